@@ -57,11 +57,9 @@ func TestForgedEventBecomesADeadLetterAlone(t *testing.T) {
 	w.AddEndpoint(cluster.NewReceiver(t, nil).URL)
 	id, orphan := w.Submit(), w.Submit(func(r *api.SendRequest) { r.CallbackURL = "https://shop.example/" })
 	w.Admin.Exec(`update tasks set caller_id = 4711 where id = $1`, orphan) // there is no such caller
-	random := func(bytes int) string {
-		b := make([]byte, bytes/2)
-		_, _ = rand.Read(b)
-		return hex.EncodeToString(b)
-	}
+	raw := make([]byte, 3000)
+	_, _ = rand.Read(raw)
+	long := hex.EncodeToString(raw) // even compressed too long for an index of Postgres
 	const task, delivered = "sendonce.task.failed.v1", "sendonce.message.delivered.v1"
 	event := func(id, kind, subject, data string) string {
 		return fmt.Sprintf(`{"id":"%s","type":"%s","subject":"%s","time":"2026-01-02T03:04:05Z","data":%s}`, id, kind, subject, data)
@@ -69,14 +67,14 @@ func TestForgedEventBecomesADeadLetterAlone(t *testing.T) {
 	message := `{"server_msg_id":"` + id + `","fp":"` + strings.Repeat("00", 16) + `"}`
 	forged := []string{
 		event("year", delivered, "", `{"delivered_at":"0000-01-01T00:00:00Z","messages":[`+message+`]}`),
-		event(random(6000), task, id, "{}"),
-		event("type", "sendonce.task."+random(6000), id, "{}"),
+		event(long, task, id, "{}"),
+		event("type", "sendonce.task."+long, id, "{}"),
 		event(`nul\u0000`, task, id, "{}"),
 		event("caller", task, orphan, "{}"),
 	}
 	at := time.Now().UTC().Add(time.Hour).Format(time.RFC3339) // a row with a time from before the stream was created would be deleted
 	twice := event("twice", delivered, "", `{"delivered_at":"`+at+`","messages":[`+message+`,`+message+`]}`)
-	deleted := event("deleted", "sendonce.webhook.disabled.v1", "01890000-0000-7000-8000-000000000000", "{}") // an endpoint without deliveries
+	deleted := event("deleted", "sendonce.webhook.disabled.v1", "01890000-0000-7000-8000-000000000000", "{}") // a deleted endpoint to which no delivery is left
 	batch := "[" + strings.Join(append(forged, twice, deleted, event("good", task, id, "{}")), ",") + "]"
 	response := w.Admin.Do("POST", "/events/deliver", batch, "Content-Type", "application/cloudevents-batch+json")
 	require.Equal(t, 204, response.Status, response.Text)
@@ -271,9 +269,9 @@ func TestPoisonEventBecomesADeadLetterAlone(t *testing.T) {
 	id := w.FinishTask()
 	require.Equal(t, id, shop.Event(t, 2, secret).Subject)
 	w.Admin.WaitCount(4, `select count(*) from dead_letters`)
-	for _, l := range w.Admin.Get("/api/v1/admin/dead-letters").Items() {
-		require.Equal(t, "deliver", l["function"])
-		require.NotEmpty(t, l["reason"])
+	for _, letter := range w.Admin.Get("/api/v1/admin/dead-letters").Items() {
+		require.Equal(t, "deliver", letter["function"])
+		require.NotEmpty(t, letter["reason"])
 	}
 	require.Equal(t, 2, shop.Calls())
 }
@@ -281,13 +279,13 @@ func TestPoisonEventBecomesADeadLetterAlone(t *testing.T) {
 // newHangingReceiver returns a receiver that does not respond to the first call until the test ends.
 func newHangingReceiver(t *testing.T) *cluster.Receiver {
 	ended := make(chan struct{})
-	v := cluster.NewReceiver(t, func(n int, _ http.ResponseWriter, _ *http.Request) {
+	hanging := cluster.NewReceiver(t, func(n int, _ http.ResponseWriter, _ *http.Request) {
 		if n == 1 {
 			<-ended
 		}
 	})
 	t.Cleanup(func() { close(ended) })
-	return v
+	return hanging
 }
 
 func TestKilledDeliverRepeatsTheSameEvent(t *testing.T) {
@@ -298,11 +296,11 @@ func TestKilledDeliverRepeatsTheSameEvent(t *testing.T) {
 	w.FinishTask()
 	first := shop.Event(t, 1, secret)
 	require.NoError(t, w.Process(cluster.All).Kill())
-	cluster.MakeDue(w) // the lease ended
+	cluster.MakeDue(w) // as if the lease had ended
 	w.StartAll()
 	require.Equal(t, first, shop.Event(t, 2, secret))
 	w.Admin.WaitCount(1, `select count(*) from webhook_deliveries where state = 1`)
-	require.Equal(t, 2, shop.Calls(), fmt.Sprint(first))
+	require.Equal(t, 2, shop.Calls())
 }
 
 // Only the wake-up at the end of the lease can repeat the delivery: the safety tick is an hour away.

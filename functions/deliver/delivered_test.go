@@ -27,7 +27,7 @@ func waitDelivered(w *cluster.Cluster, id, state string) time.Time {
 	return *m.DeliveredAt
 }
 
-func TestMessageDeliveredBeforeSavedHasItsTime(t *testing.T) {
+func TestMessageDeliveredBeforeSavedKeepsDeliveryTime(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
 	release := w.Admin.BlockSaving()
@@ -79,13 +79,13 @@ func TestDeliveryBeforeSavingDoesNotWaitForPostgres(t *testing.T) {
 	}
 }
 
-func TestSubjectWithoutStreamDelaysNoLaterDelivery(t *testing.T) {
+func TestSubjectWithoutStreamBlocksNoLaterDelivery(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
 	silent, err := w.JetStream().Conn().SubscribeSync("ordres.silent") // receives messages and acknowledges none
 	require.NoError(t, err)
 	require.NoError(t, w.JetStream().Conn().Flush())
-	release := w.Admin.BlockSaving() // so only push delivers
+	release := w.Admin.BlockSaving() // so that only push delivers
 	defer release()
 	w.StartTrigger(w.Client.BaseURL)
 	sent := w.Admin.Post("/api/v1/messages", `{"client_msg_id":"m-1","to":"ordres.silent","data":1,"ack":"accepted"}`)
@@ -105,7 +105,7 @@ func TestFullSubjectDelaysNoLaterDelivery(t *testing.T) {
 	require.NoError(t, err)
 	_, err = w.JetStream().Publish(t.Context(), "ordres.full", nil)
 	require.NoError(t, err)
-	release := w.Admin.BlockSaving() // so only push delivers
+	release := w.Admin.BlockSaving() // so that only push delivers
 	defer release()
 	w.StartTrigger(w.Client.BaseURL)
 	sent := w.Admin.Post("/api/v1/messages", `{"client_msg_id":"m-1","to":"ordres.full","data":1,"ack":"accepted"}`)

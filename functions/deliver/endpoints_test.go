@@ -14,22 +14,22 @@ import (
 func TestUndecryptableSecretDelaysNoOtherEndpoint(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t)
-	withoutSecret, other := cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
-	secret := w.AddEndpoint(withoutSecret.URL).Secret
-	neighbour := w.AddEndpoint(other.URL)
-	w.Admin.Exec(`update webhook_endpoints set description = secret, secret = 'enc2.00000000.AAAA' where url = $1`, withoutSecret.URL)
+	undecryptable, other := cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
+	secret := w.AddEndpoint(undecryptable.URL).Secret
+	otherEndpoint := w.AddEndpoint(other.URL)
+	w.Admin.Exec(`update webhook_endpoints set description = secret, secret = 'enc2.00000000.AAAA' where url = $1`, undecryptable.URL)
 
 	w.FinishTask()
-	other.Event(t, 1, neighbour.Secret)
+	other.Event(t, 1, otherEndpoint.Secret)
 	require.NoError(t, w.Process(cluster.All).WaitFor(t.Context(), "signing secret cannot be decrypted"))
-	require.Zero(t, withoutSecret.Calls())
+	require.Zero(t, undecryptable.Calls())
 	waiting := cluster.WaitDeliveries(w, "pending", 1)
 	require.Zero(t, waiting[0].Attempts, "no try is used up")
 	require.Empty(t, waiting[0].Tries)
 
-	w.Admin.Exec(`update webhook_endpoints set secret = description where url = $1`, withoutSecret.URL)
+	w.Admin.Exec(`update webhook_endpoints set secret = description where url = $1`, undecryptable.URL)
 	cluster.MakeDue(w)
-	withoutSecret.Event(t, 1, secret)
+	undecryptable.Event(t, 1, secret)
 }
 
 // Messages that cannot be signed wait until their leases end. Meanwhile they do not count as posts in flight, and one log line is
@@ -38,26 +38,26 @@ func TestUndecryptableSecretDelaysNoMessagesOfOthers(t *testing.T) {
 	t.Parallel()
 	const n = 200
 	w := cluster.Open(t)
-	withoutSecret, other := cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
+	undecryptable, other := cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
 	w.Admin.NewCaller("shop", "submitter").Get(cluster.SigningSecretPath)
-	setSecret := func(value string) {
-		w.Admin.Exec(`update webhook_endpoints set ` + value + ` where url is null and caller_id = (select id from callers where name = 'shop')`)
+	setSecret := func(assignments string) {
+		w.Admin.Exec(`update webhook_endpoints set ` + assignments + ` where url is null and caller_id = (select id from callers where name = 'shop')`)
 	}
 	setSecret(`description = secret, secret = 'enc2.00000000.AAAA'`)
-	insertPosts(w.Admin, w.Admin.Count(`select id from callers where name = 'shop'`), withoutSecret.URL, n)
+	insertPosts(w.Admin, w.Admin.Count(`select id from callers where name = 'shop'`), undecryptable.URL, n)
 
 	w.Save(other.URL, cluster.WithoutConfirm)
 	cluster.Eventually(t, func() bool { return other.Calls() == 1 })
 	// Each message waits for the end of its lease, and has used up no send.
 	w.Admin.WaitCount(n, `select count(*) from message_live where send_no = 0 and remaining_sends = 5 and next_at > now() + interval '5 seconds'`)
-	require.Zero(t, withoutSecret.Calls())
+	require.Zero(t, undecryptable.Calls())
 	require.Equal(t, 1, strings.Count(w.Process(cluster.All).Output(), "signing secret cannot be decrypted"))
 
 	setSecret(`secret = description`)
 	cluster.MakeDue(w)
 	require.Equal(t, 204, w.Admin.Tick("deliver").Status)
 	w.Admin.WaitCount(n+1, `select count(*) from message_done`) // all are delivered
-	require.GreaterOrEqual(t, withoutSecret.Calls(), n, "more if MakeDue came while a message was being posted")
+	require.GreaterOrEqual(t, undecryptable.Calls(), n, "more if MakeDue came while a message was being posted")
 }
 
 func TestPendingDeliveriesContinueAfterEnable(t *testing.T) {

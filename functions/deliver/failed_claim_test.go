@@ -68,7 +68,7 @@ func TestFailedClaimIsRepeated(t *testing.T) {
 }
 
 // Only a compromised function can write a message of a caller that does not exist.
-func TestMessageOfUnknownCallerStopsNoOther(t *testing.T) {
+func TestMessageOfUnknownCallerBlocksNoOtherMessage(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t)
 	shop := cluster.NewReceiver(t, nil)

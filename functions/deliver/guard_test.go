@@ -48,12 +48,12 @@ func TestGuardRefusesOwnPublicAddresses(t *testing.T) {
 	}
 
 	g := newHostGuard("")
-	before := g.interfaces
+	working := g.interfaces
 	require.True(t, g.permits(netip.MustParseAddr("1.1.1.1")))
 	g.interfaces = func() ([]net.Addr, error) { return nil, errors.New("the system returned an error") }
 	require.True(t, g.permits(netip.MustParseAddr("1.1.1.1")), "the cached addresses are used")
 	g.ownAt = g.ownAt.Add(-2 * ownCacheTime)
 	require.False(t, g.permits(netip.MustParseAddr("1.1.1.1")), "it is unknown whether this is an address of the host")
-	g.interfaces = before
+	g.interfaces = working
 	require.True(t, g.permits(netip.MustParseAddr("1.1.1.1")))
 }

@@ -33,8 +33,8 @@ func TestFailingEndpointIsLoggedOnceAndCounted(t *testing.T) {
 			return w.Admin.Count(`select coalesce(sum(jsonb_array_length(tries)), 0) from webhook_deliveries`) >= n
 		})
 	}
-	logged := func(line string) int {
-		return strings.Count(w.Process(cluster.All).Output(), `"msg":"webhook endpoint `+line+`"`)
+	logged := func(change string) int {
+		return strings.Count(w.Process(cluster.All).Output(), `"msg":"webhook endpoint `+change+`"`)
 	}
 
 	w.FinishTask()

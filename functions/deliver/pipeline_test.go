@@ -30,17 +30,17 @@ func TestLockedResultsAreSettledAgain(t *testing.T) {
 			started := time.Now()
 			ctx, cancel := context.WithTimeout(t.Context(), callTime)
 			defer cancel()
-			var posts, settled int
-			locks := pipeline[int]{
+			var claimed, settled int
+			lockedResults := pipeline[int]{
 				inFlight: newWorkInFlight[int](),
 				claim: func(_ context.Context, inFlight []int) ([]int, error) {
 					if settled == 1 {
 						require.Len(t, inFlight, 1, "the work of the locked result stays in flight")
 					}
-					if posts > 0 {
+					if claimed > 0 {
 						return nil, nil
 					}
-					posts = 2
+					claimed = 2
 					return []int{1, 2}, nil
 				},
 				post: func(context.Context, int) attempt { return attempt{} },
@@ -55,7 +55,7 @@ func TestLockedResultsAreSettledAgain(t *testing.T) {
 					return locked, nil
 				},
 			}
-			n, _, err := runPipeline(ctx, d, started.Add(30*time.Second), locks)
+			n, _, err := runPipeline(ctx, d, started.Add(30*time.Second), lockedResults)
 			require.Equal(t, 2, n, name)
 			if callTime == time.Second {
 				require.ErrorContains(t, err, "other transactions", name)
@@ -65,7 +65,7 @@ func TestLockedResultsAreSettledAgain(t *testing.T) {
 				require.Equal(t, 2, settled, name)
 				require.Less(t, time.Since(started), 11*time.Second, name)
 			}
-			require.Empty(t, locks.inFlight.list(), name)
+			require.Empty(t, lockedResults.inFlight.list(), name)
 		})
 	}
 }
@@ -76,7 +76,7 @@ func TestWorkIsFinishedAfterClientLeft(t *testing.T) {
 	for name, moment := range map[string]string{"during the claim": "claim", "during the post": "post", "before a locked result is settled": "settle"} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, leave := context.WithTimeout(t.Context(), time.Minute)
-			var claims, settled int
+			var claims, settles int
 			// leaveIn makes the client leave if step is the moment of the test, and returns the error of the step's context.
 			leaveIn := func(step string, ctx context.Context) string {
 				if step == moment {
@@ -100,7 +100,7 @@ func TestWorkIsFinishedAfterClientLeft(t *testing.T) {
 				post: func(ctx context.Context, _ int) attempt { return attempt{err: leaveIn("post", ctx)} },
 				settle: func(ctx context.Context, all []posted[int]) (locked []posted[int], err error) {
 					require.Empty(t, leaveIn("settle", ctx), name)
-					if settled++; settled == 1 && moment == "settle" {
+					if settles++; settles == 1 && moment == "settle" {
 						return all, nil
 					}
 					require.Empty(t, all[0].err, name)
@@ -109,7 +109,7 @@ func TestWorkIsFinishedAfterClientLeft(t *testing.T) {
 			})
 			require.NoError(t, err, name)
 			require.Equal(t, 1, n, name)
-			require.Equal(t, map[string]int{"claim": 1, "post": 1, "settle": 2}[moment], settled, name)
+			require.Equal(t, map[string]int{"claim": 1, "post": 1, "settle": 2}[moment], settles, name)
 		})
 	}
 }

@@ -78,8 +78,8 @@ func TestPostInvalidResponse(t *testing.T) {
 	}
 }
 
-// The error depends on a race: the server or the client may write first.
-func TestPostToServerThatSendsFirst(t *testing.T) {
+// The error depends on whether the server or the client writes first.
+func TestPostToServerThatDoesNotAwaitRequest(t *testing.T) {
 	t.Parallel()
 	address := sandbox.ServeTCP(t, func(_ int, conn net.Conn) {
 		_, _ = io.WriteString(conn, "SSH-2.0-Test\r\n")

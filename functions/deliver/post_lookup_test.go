@@ -25,7 +25,7 @@ func nameServer(t *testing.T) *net.Resolver {
 			if err != nil {
 				return
 			}
-			_, _ = conn.WriteTo(dnsResponse(buffer[:n]), from) // the resolver repeats the query
+			_, _ = conn.WriteTo(dnsResponse(buffer[:n]), from) // if this fails, the resolver repeats the query
 		}
 	}()
 	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {

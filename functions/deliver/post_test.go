@@ -37,7 +37,7 @@ func (p *poster) try(ctx context.Context, url string) attempt {
 	return p.post(ctx, url, "event-1", []byte(`{"a":1}`), []string{api.NewWebhookSecret()})
 }
 
-func receiver(t *testing.T, h http.HandlerFunc) *httptest.Server {
+func newReceiver(t *testing.T, h http.HandlerFunc) *httptest.Server {
 	t.Helper()
 	server := httptest.NewServer(h)
 	t.Cleanup(server.Close)
@@ -59,13 +59,13 @@ func readAll(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) }
 
 func TestPostIsSigned(t *testing.T) {
 	t.Parallel()
-	before, after := api.NewWebhookSecret(), api.NewWebhookSecret()
+	oldSecret, newSecret := api.NewWebhookSecret(), api.NewWebhookSecret()
 	body := []byte(`{"specversion":"1.0"}`)
 	got := make(chan *http.Request, 1)
-	server := receiver(t, func(w http.ResponseWriter, r *http.Request) {
+	server := newReceiver(t, func(w http.ResponseWriter, r *http.Request) {
 		raw, err := io.ReadAll(r.Body)
 		if err == nil {
-			err = api.VerifyWebhook(r.Header, raw, time.Now(), before)
+			err = api.VerifyWebhook(r.Header, raw, time.Now(), oldSecret)
 		}
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusUnauthorized)
@@ -76,7 +76,7 @@ func TestPostIsSigned(t *testing.T) {
 	})
 
 	start := time.Now()
-	a := newLoopbackPoster(t, time.Minute).post(t.Context(), server.URL+"/hook?a=b", "event-1", body, []string{after, before})
+	a := newLoopbackPoster(t, time.Minute).post(t.Context(), server.URL+"/hook?a=b", "event-1", body, []string{newSecret, oldSecret})
 	require.Equal(t, attempt{at: a.at, duration: a.duration, status: 200, response: "thank you"}, a)
 	require.False(t, a.at.Before(start))
 	require.Positive(t, a.duration)
@@ -108,7 +108,7 @@ func TestPostSucceedsOnlyWith2xx(t *testing.T) {
 		503: "returned 503 Service Unavailable",
 		599: "returned 599",
 	} {
-		server := receiver(t, func(w http.ResponseWriter, _ *http.Request) {
+		server := newReceiver(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "120")
 			w.WriteHeader(status)
 		})
@@ -120,12 +120,12 @@ func TestPostSucceedsOnlyWith2xx(t *testing.T) {
 func TestPostFollowsNoRedirect(t *testing.T) {
 	t.Parallel()
 	var reached atomic.Int32
-	target := receiver(t, func(http.ResponseWriter, *http.Request) { reached.Add(1) })
+	target := newReceiver(t, func(http.ResponseWriter, *http.Request) { reached.Add(1) })
 	p := newLoopbackPoster(t, time.Minute)
 	for _, status := range []int{301, 302, 303, 307, 308} {
 		for _, location := range []string{target.URL, "/elsewhere", "http://169.254.169.254/", "%zz:// no URL"} {
 			var requests atomic.Int32
-			server := receiver(t, func(w http.ResponseWriter, _ *http.Request) {
+			server := newReceiver(t, func(w http.ResponseWriter, _ *http.Request) {
 				requests.Add(1)
 				w.Header().Set("Location", location)
 				w.WriteHeader(status)
@@ -169,11 +169,11 @@ func TestPostUsesNoProxy(t *testing.T) {
 	require.Nil(t, newLoopbackPoster(t, time.Minute).transport.Proxy)
 }
 
-func TestPostLimitsTheBody(t *testing.T) {
+func TestPostLimitsTheResponseBody(t *testing.T) {
 	t.Parallel()
 	sent := make(chan int, 1)
 	chunk := []byte(strings.Repeat("很长", 4<<10))
-	server := receiver(t, func(w http.ResponseWriter, _ *http.Request) {
+	server := newReceiver(t, func(w http.ResponseWriter, _ *http.Request) {
 		total := 0
 		for {
 			n, err := w.Write(chunk)
@@ -192,7 +192,7 @@ func TestPostLimitsTheBody(t *testing.T) {
 func TestPostKeepsTheStatusOfASlowBody(t *testing.T) {
 	t.Parallel()
 	closed := make(chan struct{})
-	server := receiver(t, func(w http.ResponseWriter, r *http.Request) {
+	server := newReceiver(t, func(w http.ResponseWriter, r *http.Request) {
 		defer close(closed)
 		w.WriteHeader(http.StatusAccepted)
 		fmt.Fprint(w, "slow")
@@ -288,7 +288,7 @@ func TestPostReusesConnections(t *testing.T) {
 	}
 }
 
-func TestPostOnAClosedConnectionIsRepeated(t *testing.T) {
+func TestPostIsRepeatedIfReusedConnectionCloses(t *testing.T) {
 	t.Parallel()
 	var requests atomic.Int32
 	address := sandbox.ServeTCP(t, func(n int, conn net.Conn) {

@@ -31,10 +31,10 @@ func respondWithBodies(bodies ...string) func(int, http.ResponseWriter, *http.Re
 }
 
 // bodyOf returns the body of the n-th call.
-func bodyOf(v *cluster.Receiver, n int) string {
-	v.Mu.Lock()
-	defer v.Mu.Unlock()
-	return string(v.Bodies[n-1])
+func bodyOf(receiver *cluster.Receiver, n int) string {
+	receiver.Mu.Lock()
+	defer receiver.Mu.Unlock()
+	return string(receiver.Bodies[n-1])
 }
 
 func addRobot(t *testing.T, w *cluster.Cluster, url, format string, events ...string) api.EndpointResponse {
@@ -45,7 +45,7 @@ func addRobot(t *testing.T, w *cluster.Cluster, url, format string, events ...st
 	return e
 }
 
-// deliveryTo returns the first delivery to an endpoint.
+// deliveryTo returns the first of all deliveries that is to an endpoint.
 func deliveryTo(t *testing.T, all []api.DeliveryResponse, to api.EndpointResponse) api.DeliveryResponse {
 	t.Helper()
 	i := slices.IndexFunc(all, func(d api.DeliveryResponse) bool { return d.EndpointID == to.ID })
@@ -87,12 +87,12 @@ func TestRobotsReceiveAlerts(t *testing.T) {
 	delivered := cluster.WaitDeliveries(w, "delivered", len(cases))
 	for i, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			group, delivered := groups[i], deliveryTo(t, delivered, robots[i])
-			require.Equal(t, "sendonce.alert.raised.v1", delivered.EventType)
-			require.Len(t, delivered.Tries, 1)
+			group, delivery := groups[i], deliveryTo(t, delivered, robots[i])
+			require.Equal(t, "sendonce.alert.raised.v1", delivery.EventType)
+			require.Len(t, delivery.Tries, 1)
 			require.Equal(t, 1, group.Calls())
 			require.JSONEq(t, fmt.Sprintf(c.body, backlogText), bodyOf(group, 1))
-			shown, err := w.Client.Delivery(t.Context(), delivered.ID)
+			shown, err := w.Client.Delivery(t.Context(), delivery.ID)
 			require.NoError(t, err)
 			require.Equal(t, strings.ReplaceAll(backlogText, `\n`, "\n"), shown.Text)
 			require.NotEmpty(t, shown.Payload)
@@ -278,13 +278,13 @@ func TestAlertsAtTheSameTimeAreCombinedForRobot(t *testing.T) {
 	for _, d := range delivered {
 		require.Len(t, d.Tries, 1)
 	}
-	named := map[string]bool{} // queues
+	queues := map[string]bool{}
 	for n := range group.Calls() {
 		for _, queue := range regexp.MustCompile(`flood-\d+|marketing`).FindAllString(bodyOf(group, n+1), -1) {
-			named[queue] = true
+			queues[queue] = true
 		}
 	}
-	require.Len(t, named, flood+1)
+	require.Len(t, queues, flood+1)
 }
 
 // A vendor may refuse a text because of one event in it. Each event is then tried again in a text of its own.
@@ -303,5 +303,5 @@ func TestEventsOfRefusedTextAreTriedAlone(t *testing.T) {
 	insertFlood(w, 4)
 	w.Admin.Tick("relay")
 	cluster.WaitDeliveries(w, "delivered", 4)
-	require.Greater(t, group.Calls(), 4, "some were refused together before that")
+	require.Greater(t, group.Calls(), 4, "texts with several events were refused before")
 }
