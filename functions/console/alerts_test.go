@@ -13,7 +13,7 @@ import (
 
 const deadLetterSQL = `insert into dead_letters (function, event_id, event_type, event, reason, attempts) values ('save', $1, 'sendonce.message', $2, $3, 9)`
 
-func TestAlertsListOpenOnesFirst(t *testing.T) {
+func TestOpenAlertsAreListedFirst(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	b := logIn(t, s)

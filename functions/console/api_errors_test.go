@@ -41,8 +41,8 @@ var errorSources = []string{
 	"shared/store/admin", "shared/store/callers", "shared/store/messages", "shared/store/subscribe", "shared/store/tasks", "shared/store/webhooks",
 }
 
-// unseen matches files whose errors no form, filter or button of the console can cause.
-var unseen = regexp.MustCompile(`functions/(messages/(accepted|confirm)|subscribe/(record|request))\.go$|store/messages/confirm\.go$|store/tasks/(claim|release_lost_claims)\.go$|task/(id|key|subscribe_data|alert|backoff)\.go$`)
+// unseenFiles matches files whose errors no form, filter or button of the console can cause.
+var unseenFiles = regexp.MustCompile(`functions/(messages/(accepted|confirm)|subscribe/(record|request))\.go$|store/messages/confirm\.go$|store/tasks/(claim|release_lost_claims)\.go$|task/(id|key|subscribe_data|alert|backoff)\.go$`)
 
 // unseenErrors are errors in other files that no form, filter or button of the console can cause.
 var unseenErrors = map[string]bool{
@@ -62,12 +62,12 @@ func TestEveryErrorOfTheAPIHasATranslation(t *testing.T) {
 	require.Greater(t, len(found), 120)
 	for _, message := range found {
 		sample := strings.ReplaceAll(message, "%s", "7")
-		if !unseenErrors[message] && message != "no such %s" { // the texts that this one stands for have translations of their own
+		if !unseenErrors[message] && message != "no such %s" { // each text that begins with "no such" has its own translation
 			assert.NotEqual(t, sample, translateAPI("zh", sample), "without a translation in api_errors.go")
 		}
 	}
 	for message, translated := range apiErrors {
-		assert.LessOrEqual(t, len(valueInError.FindAllString(translated, -1)), strings.Count(message, "%s"), "the translation has more values: %s", message)
+		assert.LessOrEqual(t, len(valueInError.FindAllString(translated, -1)), strings.Count(message, "%s"), "the translation has more values than the message: %s", message)
 	}
 }
 
@@ -81,7 +81,7 @@ func (s *sources) read(t *testing.T, directory string) {
 	paths, err := filepath.Glob("../../" + directory + "/*.go")
 	require.NoError(t, err)
 	for _, path := range paths {
-		if strings.HasSuffix(path, "_test.go") || unseen.MatchString(path) {
+		if strings.HasSuffix(path, "_test.go") || unseenFiles.MatchString(path) {
 			continue
 		}
 		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
@@ -143,24 +143,24 @@ func nameOf(e ast.Expr) string {
 	return ""
 }
 
-var verb = regexp.MustCompile(`%[.\d]*[a-z]`)
+var formatVerb = regexp.MustCompile(`%[.\d]*[a-z]`)
 
 // text returns the value of an expression, with %s for each part that is not constant.
 func (s *sources) text(e ast.Expr, pkg string) string {
 	switch e := e.(type) {
 	case *ast.BasicLit:
 		if text, err := strconv.Unquote(e.Value); err == nil {
-			return verb.ReplaceAllString(text, "%s")
+			return formatVerb.ReplaceAllString(text, "%s")
 		}
 	case *ast.BinaryExpr:
 		return s.text(e.X, pkg) + s.text(e.Y, pkg)
 	case *ast.Ident:
-		if constant := s.values[pkg+"."+e.Name]; constant != nil {
-			return s.text(constant, pkg)
+		if value := s.values[pkg+"."+e.Name]; value != nil {
+			return s.text(value, pkg)
 		}
 	case *ast.SelectorExpr:
-		if constant := s.values[nameOf(e.X)+"."+e.Sel.Name]; constant != nil {
-			return s.text(constant, nameOf(e.X))
+		if value := s.values[nameOf(e.X)+"."+e.Sel.Name]; value != nil {
+			return s.text(value, nameOf(e.X))
 		}
 	case *ast.CallExpr:
 		if nameOf(e.Fun) == "Sprintf" {

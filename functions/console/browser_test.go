@@ -206,9 +206,9 @@ func (b *tab) requireNoBrowserErrors() {
 // logIn logs in without the form: it sets the cookies of a new session.
 func (b *tab) logIn(s *cluster.Client) {
 	b.t.Helper()
-	at, err := url.Parse(b.url)
+	site, err := url.Parse(b.url)
 	require.NoError(b.t, err)
-	for _, cookie := range logIn(b.t, s).http.Jar.Cookies(at) {
+	for _, cookie := range logIn(b.t, s).http.Jar.Cookies(site) {
 		b.run(network.SetCookie(cookie.Name, cookie.Value).WithURL(b.url))
 	}
 }

@@ -55,9 +55,9 @@ func TestCallers(t *testing.T) {
 	t.Run("are given a new token", func(t *testing.T) {
 		fresh := tokenOf(t, b.submit(page+"/rotate"))
 		require.NotEqual(t, token, fresh)
-		as := *s
-		as.User, as.Password = "shop", fresh
-		require.Equal(t, 200, as.Get("/api/v1/sms/tasks/pending?app_id=a").Status)
+		shop := *s
+		shop.User, shop.Password = "shop", fresh
+		require.Equal(t, 200, shop.Get("/api/v1/sms/tasks/pending?app_id=a").Status)
 	})
 	t.Run("see their own new token once, and must log in again", func(t *testing.T) {
 		boss := s.NewCaller("boss", "admin")
@@ -76,7 +76,7 @@ func TestCallers(t *testing.T) {
 		got.has(t, "The caller is revoked.", `<span class="state revoked">`)
 		require.NotContains(t, got.text, "Replace the token")
 	})
-	t.Run("are read by a viewer", func(t *testing.T) {
+	t.Run("are read and not changed by a viewer", func(t *testing.T) {
 		v := logIn(t, s.NewCaller("viewer", "viewer"))
 		require.NotContains(t, v.get("/console/callers").text, "/console/callers/new")
 		require.NotContains(t, v.get(page).text, `action="/console/callers`)

@@ -114,7 +114,7 @@ func between(t *testing.T, text, before, after string) string {
 	return value
 }
 
-func TestVisitorsWithoutSessionSeeOnlyTheLogin(t *testing.T) {
+func TestPrivatePagesNeedASession(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	sent := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"SECRETMARK","source":"SECRETMARK"}`)
@@ -148,7 +148,7 @@ func TestLogin(t *testing.T) {
 		got := b.submit("/console/login", "name", "ann", "password", ann.Password, "next", "/console/tasks?state=failed")
 		require.Equal(t, "/console/tasks?state=failed", got.path)
 	})
-	t.Run("leads to no other site", func(t *testing.T) {
+	t.Run("leads only to pages of the console", func(t *testing.T) {
 		for _, next := range []string{"https://evil.example", "//evil.example", "/\\evil.example", "javascript:alert(1)", "/api/v1/sms/tasks/pending?app_id=a", "/console/../api"} {
 			got := newBrowser(t, s).submit("/console/login", "name", "ann", "password", ann.Password, "next", next)
 			require.True(t, strings.HasPrefix(got.path, "/console"), "%s led to %s", next, got.path)
@@ -161,39 +161,39 @@ func TestLogin(t *testing.T) {
 		got.has(t, "The name or the password is wrong.", `value="ann"`)
 		require.NotContains(t, got.text, "wrong\"", "the form does not show the password again")
 	})
-	t.Run("ends with log out", func(t *testing.T) {
+	t.Run("is needed again after the logout", func(t *testing.T) {
 		b := logIn(t, ann)
 		require.Equal(t, "/console/login", b.submit("/console/logout").path)
 		require.Equal(t, "/console/login", b.get("/console").path)
 	})
-	t.Run("ends when the caller is revoked", func(t *testing.T) {
+	t.Run("is needed again after the caller is revoked", func(t *testing.T) {
 		b := logIn(t, bob)
 		require.Equal(t, "/console/tasks", b.get("/console/tasks").path)
 		s.Post("/api/v1/admin/callers/2/revoke", "")
 		require.Contains(t, b.get("/console/tasks").path, "/console/login")
 	})
-	t.Run("ends when the token is replaced", func(t *testing.T) {
+	t.Run("is needed again after the token is replaced", func(t *testing.T) {
 		b := logIn(t, eve)
 		s.Post("/api/v1/admin/callers/3/rotate", "")
 		require.Contains(t, b.get("/console/tasks").path, "/console/login")
 	})
 	t.Run("ignores the cookie of another server on this machine", func(t *testing.T) {
 		b := logIn(t, ann)
-		at, err := url.Parse(s.URL + "/console")
+		site, err := url.Parse(s.URL + "/console")
 		require.NoError(t, err)
-		b.http.Jar.SetCookies(at, []*http.Cookie{{Name: "sendonce", Value: "other", Path: "/console"}})
+		b.http.Jar.SetCookies(site, []*http.Cookie{{Name: "sendonce", Value: "other", Path: "/console"}})
 		require.Equal(t, "/console/tasks", b.get("/console/tasks").path)
 	})
 	t.Run("refuses a changed cookie", func(t *testing.T) {
 		b := logIn(t, ann)
-		at, err := url.Parse(s.URL)
+		site, err := url.Parse(s.URL)
 		require.NoError(t, err)
-		cookie := b.http.Jar.Cookies(at)[0]
+		cookie := b.http.Jar.Cookies(site)[0]
 		require.Equal(t, "sendonce", cookie.Name)
 		require.NotContains(t, cookie.Value, "ann")
 		cookie.Value = cookie.Value[:len(cookie.Value)-4] + "AAAA"
 		cookie.Path = "/"
-		b.http.Jar.SetCookies(at, []*http.Cookie{cookie})
+		b.http.Jar.SetCookies(site, []*http.Cookie{cookie})
 		require.Equal(t, "/console/login", b.get("/console").path)
 	})
 }
@@ -427,10 +427,10 @@ func TestTimelineShowsExtensionsAndDurations(t *testing.T) {
 	b := logIn(t, s)
 	got := b.get("/console/tasks/" + id)
 	got.has(t, "<b>received</b>", "<b>claimed</b>", "<b>extended</b>", `<span class="verdict">sending</span>`, "<small>+", "in 9 min")
-	require.NotRegexp(t, `<span class="text">\d{4}-`, got.text, "the new end of the lease is shown as a time")
+	require.NotRegexp(t, `<span class="text">\d{4}-`, got.text, "the new end of the lease is shown as a relative time")
 }
 
-// The timeline shows who made a decision. A submitter sees only that an operator made the decision.
+// The timeline shows who made a decision. To a submitter, it does not show the name of an operator.
 func TestTimelineShowsWhoDecided(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -454,11 +454,11 @@ func TestTimelineShowsWhoDecided(t *testing.T) {
 }
 
 // One address floods the login with wrong passwords and with forms that do not end. Visitors from other addresses can log in.
-func TestFloodOfOneAddressLeavesTheLoginToOthers(t *testing.T) {
+func TestLoginFloodOfOneAddressBlocksNoOthers(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	_, h := cluster.NewEnv(t, url, func(c *settings.Config) { c.TrustedProxies = config.Networks{netip.MustParsePrefix("127.0.0.0/8")} })
-	s := cluster.ServeHandler(t, h).Connect(url)
+	dsn := sandbox.NewDatabase(t)
+	_, h := cluster.NewEnv(t, dsn, func(c *settings.Config) { c.TrustedProxies = config.Networks{netip.MustParsePrefix("127.0.0.0/8")} })
+	s := cluster.ServeHandler(t, h).Connect(dsn)
 	logInFrom := func(address string, body io.Reader) int {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/console/login", body)
 		require.NoError(t, err)

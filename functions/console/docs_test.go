@@ -32,7 +32,7 @@ func fetch(t *testing.T, url string, header ...string) (*http.Response, []byte) 
 	return res, body
 }
 
-// The subtests share a server, because each server prepares each file at its first request.
+// The subtests share a server, because a server prepares each file when it is first requested.
 func TestDocs(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -77,9 +77,9 @@ func docsAreCompressed(t *testing.T, s *cluster.Client) {
 			require.Equal(t, "Accept-Encoding", first.Header.Get("Vary"))
 			require.NotContains(t, first.Header.Get("Content-Security-Policy"), "unsafe")
 			require.Equal(t, "nosniff", first.Header.Get("X-Content-Type-Options"))
-			again, none := fetch(t, s.URL+path, "Accept-Encoding", encoding, "If-None-Match", first.Header.Get("ETag"))
+			again, noBody := fetch(t, s.URL+path, "Accept-Encoding", encoding, "If-None-Match", first.Header.Get("ETag"))
 			require.Equal(t, http.StatusNotModified, again.StatusCode, path)
-			require.Empty(t, none)
+			require.Empty(t, noBody)
 		}
 	}
 }

@@ -15,8 +15,8 @@ func TestPagesShowForgedRows(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	id := s.SubmitTo("promo")
-	at, _ := cluster.RegisterEndpoint(s, `{"url":"https://shop.test/"}`)
-	cluster.InsertDelivery(s, strings.TrimPrefix(at, cluster.EndpointsPath+"/"), id)
+	endpointPath, _ := cluster.RegisterEndpoint(s, `{"url":"https://shop.test/"}`)
+	cluster.InsertDelivery(s, strings.TrimPrefix(endpointPath, cluster.EndpointsPath+"/"), id)
 	s.Exec(`update webhook_deliveries set tries = '[{"at":"9999-12-31T23:59:59-01:00"},{"at":"2026-01-01T00:00:00Z","error":"READABLE"}]'`)
 	s.Exec(`insert into report_logs (task_id, verdict, caller_id) values ($1, 'stale_claim', $2)`, id, task.ServiceCaller)
 	for _, filter := range []string{`{"caller_id":-5}`, `{"from":"9999-12-31T23:59:59-01:00"}`, `{"to":"0000-06-01T00:00:00Z"}`} {

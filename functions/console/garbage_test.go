@@ -31,7 +31,7 @@ func addresses(path string, ids, buttons []string) (all []string) {
 	return all
 }
 
-// For any form and any address, the response is a page, not an error of the server. Each problem on a page is translated.
+// Forms and addresses with invalid values cause no error 5xx. Each problem that a page shows is translated.
 func TestPagesRefuseGarbage(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

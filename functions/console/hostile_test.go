@@ -12,7 +12,7 @@ import (
 )
 
 // Pages show texts of callers as text, and such texts do not make a page wider than a phone.
-func TestPagesFitHostileTexts(t *testing.T) {
+func TestHostileTextsFitThePages(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	text := func(n int) string {

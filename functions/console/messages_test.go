@@ -43,16 +43,16 @@ func TestMessagePages(t *testing.T) {
 		got.has(t, "must be 1 to 255 characters of A-Z", `value="none&lt;b&gt;"`)
 	})
 	t.Run("show one, and its data when it is revealed", func(t *testing.T) {
-		at := "/console/messages/" + one
-		got := b.get(at)
+		page := "/console/messages/" + one
+		got := b.get(page)
 		got.has(t, "order.paid", "orders.paid", hostileShown, "stuck")
 		require.NotContains(t, got.text, "secretmark")
-		got = b.submit(at + "/reveal")
-		got.has(t, "secretmark", `data-address="`+at+`"`)
+		got = b.submit(page + "/reveal")
+		got.has(t, "secretmark", `data-address="`+page+`"`)
 		require.NotContains(t, got.text, "<script>alert")
 		require.Equal(t, 1, s.Count(`select count(*) from operator_actions where action = 'message.reveal' and subject = $1`, one))
 		require.Equal(t, 404, b.get("/console/messages/x").status)
-		require.Equal(t, at, b.get("/console/messages/by-key?client_msg_id=one").path)
+		require.Equal(t, page, b.get("/console/messages/by-key?client_msg_id=one").path)
 	})
 	t.Run("send again and abandon one", func(t *testing.T) {
 		b.submit("/console/messages/"+one+"/redrive", "reason", "the receiver is back").has(t, "The message is sent again.")

@@ -52,7 +52,7 @@ func TestTemplates(t *testing.T) {
 		require.Equal(t, 404, b.submit("/console/templates/999/activate").status)
 		require.Equal(t, 404, b.submit(page+"/explode").status)
 	})
-	t.Run("are read by a viewer and by a limited operator", func(t *testing.T) {
+	t.Run("are read and not changed by a viewer and by a limited operator", func(t *testing.T) {
 		for _, caller := range []*cluster.Client{s.NewCaller("viewer", "viewer"), s.NewCaller("ops", "admin", "otp")} {
 			v := logIn(t, caller)
 			got := v.get("/console/templates")
