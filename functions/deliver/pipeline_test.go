@@ -31,7 +31,7 @@ func TestLockedResultsAreSettledAgain(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), callTime)
 			defer cancel()
 			var claimed, settled int
-			lockedResults := pipeline[int]{
+			pipe := pipeline[int]{
 				inFlight: newWorkInFlight[int](),
 				claim: func(_ context.Context, inFlight []int) ([]int, error) {
 					if settled == 1 {
@@ -55,7 +55,7 @@ func TestLockedResultsAreSettledAgain(t *testing.T) {
 					return locked, nil
 				},
 			}
-			n, _, err := runPipeline(ctx, d, started.Add(30*time.Second), lockedResults)
+			n, _, err := runPipeline(ctx, d, started.Add(30*time.Second), pipe)
 			require.Equal(t, 2, n, name)
 			if callTime == time.Second {
 				require.ErrorContains(t, err, "other transactions", name)
@@ -65,7 +65,7 @@ func TestLockedResultsAreSettledAgain(t *testing.T) {
 				require.Equal(t, 2, settled, name)
 				require.Less(t, time.Since(started), 11*time.Second, name)
 			}
-			require.Empty(t, lockedResults.inFlight.list(), name)
+			require.Empty(t, pipe.inFlight.list(), name)
 		})
 	}
 }
