@@ -13,8 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// startOnPair starts a cluster on the database of a pair: a primary Postgres with a standby. env has settings for the
-// connections to it.
+// startOnPair migrates the database of a pair (a primary Postgres and a standby), and starts a cluster on it. env is added
+// to the settings of the cluster.
 func startOnPair(t *testing.T, pair *sandbox.Pair, env ...string) *cluster.Cluster {
 	t.Helper()
 	url, bin := pair.URL("postgres"), cluster.Binary(t)
@@ -26,18 +26,18 @@ func startOnPair(t *testing.T, pair *sandbox.Pair, env ...string) *cluster.Clust
 	return cluster.NewOn(t, url).StartEach(append(env, "TWO_PHASE_ENABLED=true", "TWO_PHASE_FAIL_OPEN=false")...)
 }
 
-// throughPgBouncer starts a PgBouncer, and returns settings with which functions reach the primary of a pair through
-// it, also after a failover.
+// throughPgBouncer starts a PgBouncer, and returns settings with which functions reach the current primary of a pair
+// through the PgBouncer.
 func throughPgBouncer(t *testing.T, pair *sandbox.Pair) []string {
 	t.Helper()
 	bouncer := sandbox.NewPgBouncerTo(t, pair.Service(t).URL())
 	return []string{"DATABASE_URL=" + bouncer.URL("postgres"), "SENDONCE_DATABASE_POOLER=true"}
 }
 
-// callEach requires that one call of each function below succeeds. The relay is not among them: the load makes the
-// trigger call it, and if two calls of the relay ran at the same time, one could publish a message before an older one
-// of the same sender.
-func callEach(c *cluster.Cluster) {
+// callFunctions calls each function below once, and requires the status 200 or 404, or 204 for a tick. It does not call
+// relay: the load makes the trigger call relay, and if two calls of relay ran at the same time, one could publish a
+// message before an older message of the same sender.
+func callFunctions(c *cluster.Cluster) {
 	c.T.Helper()
 	for function, path := range map[string]string{
 		"submit": "/api/v1/sms/by-key/none", "admin": "/api/v1/admin/statistics", "webhooks": "/api/v1/webhooks/deliveries", "subscribe": "/api/v1/subscribe/failures",
@@ -77,13 +77,13 @@ func TestFailoverLosesAndDoublesNothing(t *testing.T) {
 	}
 }
 
-// failOver puts a cluster under load, loses its primary, promotes the standby, and compares all responses with the
-// database.
-func failOver(t *testing.T, pair *sandbox.Pair, c *cluster.Cluster, lose func(*sandbox.Pair), refused []string) {
+// failOver puts a cluster under load, injects a fault into its primary, promotes the standby, and compares all responses
+// with the database.
+func failOver(t *testing.T, pair *sandbox.Pair, c *cluster.Cluster, inject func(*sandbox.Pair), refused []string) {
 	shop := cluster.NewReceiver(t, nil)
 	c.WaitMessage(c.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // shows that the functions and the trigger work
 	c.AddEndpoint(shop.URL)
-	callEach(c)
+	callFunctions(c)
 	l := startCallLoad(c)
 	l.waitProgress(50)
 	woken := make(chan []api.ClaimedTask, 1)
@@ -98,7 +98,7 @@ func failOver(t *testing.T, pair *sandbox.Pair, c *cluster.Cluster, lose func(*s
 		woken <- tasks
 	}()
 	l.waitProgress(5) // by then the claim waits
-	lose(pair)
+	inject(pair)
 	ctx, cancel := context.WithTimeout(t.Context(), cluster.WaitLimit)
 	defer cancel()
 	require.NoError(t, l.WaitFailed(ctx, 1, refused...))
@@ -106,7 +106,7 @@ func failOver(t *testing.T, pair *sandbox.Pair, c *cluster.Cluster, lose func(*s
 	promoted := time.Now()
 	l.waitProgress(1)
 	t.Logf("each kind of call succeeded within %v of the promotion", time.Since(promoted).Round(time.Millisecond))
-	callEach(c)
+	callFunctions(c)
 	key := api.NewKey()
 	sent, err := c.API("submit").Send(t.Context(), api.SendRequest{PhoneNumber: "13800138000", Content: "hi", Queue: "quiet", IdempotencyKey: key})
 	require.NoError(t, err)

@@ -31,7 +31,7 @@ func TestOutcomesReportedWithoutNATSAreDeliveredOnce(t *testing.T) {
 	}
 	require.NoError(t, c.Process("report").Kill())
 	require.Equal(t, 1, shop.Calls())
-	require.Equal(t, len(finished)-1, c.WaitingEvents(), "all events wait")
+	require.Equal(t, len(finished)-1, c.WaitingEvents(), "all events of the outage wait")
 	c.StartNATS()
 	back := time.Now()
 	cluster.WaitAllDelivered(c, len(finished))

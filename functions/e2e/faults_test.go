@@ -28,37 +28,37 @@ func secondsFrom(t *testing.T, name string, fallback time.Duration) time.Duratio
 	return time.Duration(seconds) * time.Second
 }
 
-// The safety tick is 15 minutes. So only the trigger's check after the outage can cause the sends of the messages that
-// were saved during the outage.
+// There are two outages. The safety tick is 15 minutes, and the load ends during the second outage. So only the check that
+// the trigger makes when it connects can cause the sends of the messages that were saved during the second outage.
 func TestMessagesSavedWithoutNATSAreSentOnce(t *testing.T) {
 	t.Parallel()
-	o := cluster.OpenMessages(t)
-	o.StartFunctions("submit", "claim", "report")
-	o.StartRelay()
+	c := cluster.OpenMessages(t)
+	c.StartFunctions("submit", "claim", "report")
+	c.StartRelay()
 	g, l := load.New(t.Context()), load.NewLedger()
 	t.Cleanup(g.Stop)
 	const pace = 20 * time.Millisecond
 	for n := range 2 {
-		g.Start("submit", pace, submitCall(clientsOf(o, "submit"), l))
-		g.Start("message", pace, messageCall(clientsOf(o, "messages"), l, fmt.Sprint("sender-", n), "msg.orders.paid", "", cluster.WithoutConfirm))
+		g.Start("submit", pace, submitCall(clientsOf(c, "submit"), l))
+		g.Start("message", pace, messageCall(clientsOf(c, "messages"), l, fmt.Sprint("sender-", n), "msg.orders.paid", "", cluster.WithoutConfirm))
 	}
-	g.Start("claim or report", pace, claimCall(o, l))
+	g.Start("claim or report", pace, claimCall(c, l))
 	waitSucceeded(t, g, 10)
-	require.NoError(t, o.NATS.Stop())
+	require.NoError(t, c.NATS.Stop())
 	for end := time.Now().Add(outage(t)); time.Now().Before(end); {
 		waitSucceeded(t, g, 10)
 	}
-	o.StartNATS()
-	cluster.Eventually(t, func() bool { return o.Admin.Count(`select count(*) from message_live`) <= 2 }, "the relay catches up")
-	require.NoError(t, o.NATS.Stop())
+	c.StartNATS()
+	cluster.Eventually(t, func() bool { return c.Admin.Count(`select count(*) from message_live`) <= 2 }, "the relay catches up")
+	require.NoError(t, c.NATS.Stop())
 	waitSucceeded(t, g, 10)
 	g.Stop() // so that no call after the outage publishes a wake-up
-	waiting := o.Admin.Count(`select count(*) from message_live`)
+	waiting := c.Admin.Count(`select count(*) from message_live`)
 	require.NotZero(t, waiting)
-	o.StartNATS()
+	c.StartNATS()
 	back := time.Now()
 	sent, _, _ := l.Messages()
-	messages := cluster.RequireSentOnce(o, sent)
+	messages := cluster.RequireSentOnce(c, sent)
 	t.Logf("%d messages, %d of them waiting when NATS came back, sent %v later", sent, waiting, time.Since(back).Round(time.Millisecond))
 	for kind, calls := range g.Outcomes() {
 		require.Empty(t, calls.Failures, kind)
@@ -66,5 +66,5 @@ func TestMessagesSavedWithoutNATSAreSentOnce(t *testing.T) {
 	recordReceived(t, l, messages)
 	require.NoError(t, l.CheckReceivedOnce())
 	require.Empty(t, l.Overtaken(), "no message overtakes an earlier one of its sender")
-	require.NoError(t, l.CheckTasks(t.Context(), o.Admin.Owner))
+	require.NoError(t, l.CheckTasks(t.Context(), c.Admin.Owner))
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// lease is the lease of a delivery that a process has claimed. When it ends, the function deliver is woken again.
-const lease = 30 * time.Second
+// deliveryLease is the lease of a claimed delivery. When the lease ends, the function deliver is woken again.
+const deliveryLease = 30 * time.Second
 
 // quietTime returns how long nothing may happen: 3 s, or SENDONCE_IDLE_SECONDS.
 func quietTime(t *testing.T) time.Duration {
@@ -68,7 +68,7 @@ func waitIdle(c *cluster.Cluster, statements *atomic.Int64) map[string]int {
 	wake, err := c.JetStream().Stream(c.T.Context(), "WAKE")
 	require.NoError(c.T, err)
 	quiet := quietTime(c.T)
-	require.Eventually(c.T, func() bool { return isSettled(c, wake, time.Now().Add(quiet+time.Second)) }, cluster.WaitLimit+lease, 100*time.Millisecond)
+	require.Eventually(c.T, func() bool { return isSettled(c, wake, time.Now().Add(quiet+time.Second)) }, cluster.WaitLimit+deliveryLease, 100*time.Millisecond)
 	calls := invocations(c)
 	before := statements.Load()
 	require.NotZero(c.T, before)
@@ -87,15 +87,15 @@ func waitIdle(c *cluster.Cluster, statements *atomic.Int64) map[string]int {
 func TestIdleSystemCallsNothing(t *testing.T) {
 	sandbox.Slow(t)
 	t.Parallel()
-	o := cluster.New(t)
-	proxy := sandbox.NewProxy(t, o.DatabaseURL)
+	c := cluster.New(t)
+	proxy := sandbox.NewProxy(t, c.DatabaseURL)
 	var statements atomic.Int64
 	proxy.LoseResponse(func(string) bool {
 		statements.Add(1)
 		return false // the proxy only counts statements, and loses no response
 	})
 	wechat := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	c := o.StartEach("DATABASE_URL="+proxy.URL(), "ALERT_BACKLOG=bulk=1;*=5", "ALERT_WINDOW=10s",
+	c.StartEach("DATABASE_URL="+proxy.URL(), "ALERT_BACKLOG=bulk=1;*=5", "ALERT_WINDOW=10s",
 		"WECHAT_BASE_URL="+wechat.URL(), "WECHAT_APP_ID="+sandbox.WeChatAppID, "WECHAT_APP_SECRET="+sandbox.WeChatSecret)
 	ops, shop := cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
 	secret := c.AddEndpoint(ops.URL, "alert.raised", "alert.cleared").Secret

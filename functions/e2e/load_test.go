@@ -29,7 +29,7 @@ func clientsOf(c *cluster.Cluster, function string) func() *api.Client {
 	}
 }
 
-// submitCall submits tasks. It repeats each submission with the same key until there is a response.
+// submitCall submits tasks. It repeats each submission with the same key until the submission succeeds.
 func submitCall(client func() *api.Client, l *load.Ledger) load.Call {
 	key := api.NewKey()
 	return func(ctx context.Context) error {
@@ -46,7 +46,7 @@ func submitCall(client func() *api.Client, l *load.Ledger) load.Call {
 // claimCall claims two tasks at a time and reports one of them. The other task stays claimed.
 func claimCall(c *cluster.Cluster, l *load.Ledger) load.Call {
 	claim, report := clientsOf(c, "claim"), clientsOf(c, "report")
-	two, wait, succeeded := 2, 1, 2
+	limit, wait, succeeded := 2, 1, 2
 	var claimed []api.ClaimedTask // if not empty, the next call reports the first
 	return func(ctx context.Context) error {
 		if len(claimed) > 0 {
@@ -58,7 +58,7 @@ func claimCall(c *cluster.Cluster, l *load.Ledger) load.Call {
 			}
 			return err
 		}
-		tasks, err := claim().Claim(ctx, api.ClaimRequest{AppID: "app", Limit: &two, Wait: &wait})
+		tasks, err := claim().Claim(ctx, api.ClaimRequest{AppID: "app", Limit: &limit, Wait: &wait})
 		for _, task := range tasks {
 			l.Claimed(task.TaskID, task.ClaimID.String())
 		}
@@ -132,14 +132,14 @@ func recordReceived(t *testing.T, l *load.Ledger, messages []*jetstream.RawStrea
 type acceptLoad struct {
 	*load.Generator
 	*load.Ledger
-	w *cluster.Cluster
+	c *cluster.Cluster
 }
 
-func startAcceptLoad(w *cluster.Cluster, senders int) *acceptLoad {
-	l := &acceptLoad{load.New(w.T.Context()), load.NewLedger(), w}
-	w.T.Cleanup(l.Stop)
+func startAcceptLoad(c *cluster.Cluster, senders int) *acceptLoad {
+	l := &acceptLoad{load.New(c.T.Context()), load.NewLedger(), c}
+	c.T.Cleanup(l.Stop)
 	for n := range senders {
-		l.Start("submit", 10*time.Millisecond, messageCall(clientsOf(w, "messages"), l.Ledger, fmt.Sprint("sender-", n), "user:bob", "accepted"))
+		l.Start("submit", 10*time.Millisecond, messageCall(clientsOf(c, "messages"), l.Ledger, fmt.Sprint("sender-", n), "user:bob", "accepted"))
 	}
 	return l
 }
@@ -147,25 +147,25 @@ func startAcceptLoad(w *cluster.Cluster, senders int) *acceptLoad {
 // waitAcknowledged waits until n more messages were acknowledged with ack: "accepted", "saved", or "best-effort", which
 // is a message that was saved because it could not be accepted.
 func (l *acceptLoad) waitAcknowledged(n int, ack string) {
-	l.w.T.Helper()
+	l.c.T.Helper()
 	want := l.Acknowledged(ack) + n
-	cluster.Eventually(l.w.T, func() bool { return l.Acknowledged(ack) >= want }, ack)
+	cluster.Eventually(l.c.T, func() bool { return l.Acknowledged(ack) >= want }, ack)
 }
 
 // finish ends the load. It requires that exactly the acknowledged messages are saved, and that bob's inbox has each of
 // them once. It returns how many accepted messages are in the inbox behind a later accepted message of the same sender.
 func (l *acceptLoad) finish() (overtaken int) {
-	t, w := l.w.T, l.w
+	t, c := l.c.T, l.c
 	t.Helper()
 	l.Stop()
 	sent, _, _ := l.Messages()
 	cluster.Eventually(t, func() bool {
-		return w.SavedMessages() >= sent && w.Admin.Count(`select count(*) from message_live`) == 0
+		return c.SavedMessages() >= sent && c.Admin.Count(`select count(*) from message_live`) == 0
 	}, "all are saved and sent")
-	require.NoError(t, l.CheckMessages(t.Context(), w.Admin.Owner))
-	require.Zero(t, w.Admin.Count(`select count(*) from messages a join messages b on a.sender = b.sender
+	require.NoError(t, l.CheckMessages(t.Context(), c.Admin.Owner))
+	require.Zero(t, c.Admin.Count(`select count(*) from messages a join messages b on a.sender = b.sender
 		and a.accept_seq < b.accept_seq and a.client_msg_id::integer > b.client_msg_id::integer`), "a sender's messages are accepted in their order")
-	rows, err := w.Admin.Owner.Query(t.Context(), `select id::text from messages where accept_seq is not null`)
+	rows, err := c.Admin.Owner.Query(t.Context(), `select id::text from messages where accept_seq is not null`)
 	require.NoError(t, err)
 	accepted, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)
@@ -173,7 +173,7 @@ func (l *acceptLoad) finish() (overtaken int) {
 	for _, id := range accepted {
 		isAccepted[id] = true
 	}
-	inbox, ordered := w.Inbox("bob"), load.NewLedger()
+	inbox, ordered := c.Inbox("bob"), load.NewLedger()
 	recordReceived(t, l.Ledger, inbox)
 	require.NoError(t, l.CheckReceivedOnce())
 	for _, m := range inbox {
@@ -190,14 +190,14 @@ func (l *acceptLoad) finish() (overtaken int) {
 // twoPhaseAt starts a trigger, and all functions with TWO_PHASE_ENABLED. They use the NATS server at a URL.
 func twoPhaseAt(t *testing.T, url string, env ...string) *cluster.Cluster {
 	t.Helper()
-	w := cluster.NewAt(t, sandbox.NewDatabase(t), url, append([]string{"SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true"}, env...)...)
-	w.StartAll()
-	js := w.JetStream()
+	c := cluster.NewAt(t, sandbox.NewDatabase(t), url, append([]string{"SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true"}, env...)...)
+	c.StartAll()
+	js := c.JetStream()
 	cluster.Eventually(t, func() bool {
 		_, err := js.Consumer(t.Context(), "ACCEPTED", "save-1-of-1")
 		return err == nil
 	}, "the trigger has made all streams and consumers")
-	return w
+	return c
 }
 
 // callLoad makes calls of all kinds to a cluster in which each function has a process of its own. It has a ledger of

@@ -12,7 +12,7 @@ import (
 )
 
 // Each connection that the first call of a process opens makes this call slower, by one login at Postgres.
-func TestFirstCallOfProcessOpensOneConnection(t *testing.T) {
+func TestFirstCallOpensOneConnectionPerRole(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	operator := cluster.ServeOn(t, url).NewCaller("operator", "admin")
@@ -39,7 +39,7 @@ func TestFirstCallOfProcessOpensOneConnection(t *testing.T) {
 		assert.Contains(t, []int{200, 404}, response.Status, "%s %s", pattern, response.Text)
 		want := 1
 		if path == "/api/v1/admin/overview" || path == "/api/v1/admin/search" {
-			want = 2 // a second database role: the overview also writes counters with it, and the search also reads tasks by id
+			want = 2 // each uses two database roles: the overview also writes counters, and the search also reads tasks by id
 		}
 		assert.EqualValues(t, want, env.DatabaseConnections(), pattern)
 	}

@@ -111,7 +111,7 @@ func attacks() []attack {
 				return c
 			})},
 		{name: "pipelined unknown paths", function: "submit", status: 404, neighbour: submitting, round: pipelined("/nosuch", 1500)},
-		{name: "pipelined calls without credentials", function: "messages", status: 401, neighbour: messaging(), round: pipelined("/api/v1/messages/peers", 1500)},
+		{name: "pipelined calls without credentials", function: "messages", status: 401, neighbour: messaging, round: pipelined("/api/v1/messages/peers", 1500)},
 		{name: "largest report batch", function: "report", status: 200, neighbour: reporting,
 			body: func() string {
 				return `{"app_id":"a","items":[` + strings.TrimSuffix(strings.Repeat(fmt.Sprintf(
@@ -123,13 +123,13 @@ func attacks() []attack {
 				return fmt.Sprintf(`{"task_id":"01890000-0000-7000-8000-000000000000","app_id":"a","status":3,"error_message":%q}`, strings.Repeat("é", 500_000))
 			},
 			round: postsBody("/api/v1/sms/report")},
-		{name: "pages of a conversation", function: "messages", status: 200, neighbour: messaging(), prepare: (*target).insertConversation,
+		{name: "pages of a conversation", function: "messages", status: 200, neighbour: messaging, prepare: (*target).insertConversation,
 			round: repeats(getting("/api/v1/messages?between=mallory,bob&limit=200"))},
-		{name: "unread pages", function: "messages", status: 200, neighbour: messaging(), prepare: (*target).insertConversation,
+		{name: "unread pages", function: "messages", status: 200, neighbour: messaging, prepare: (*target).insertConversation,
 			round: unread("/api/v1/messages?between=mallory,bob&limit=200")},
 		{name: "unread pages of the console", function: "console", status: 200, neighbour: expecting(200, getting("/console/login")),
 			prepare: (*target).insertNestedConversation, round: revealsUnread},
-		{name: "large messages", function: "messages", status: 200, neighbour: messaging(),
+		{name: "large messages", function: "messages", status: 200, neighbour: messaging,
 			body: func() string { return strings.Repeat("m", 64<<10-2) },
 			round: sends(func(o *attacker, _ int) call {
 				return posting("/api/v1/messages", fmt.Sprintf(`{"client_msg_id":"%s","to":"user:bob","data":"%s"}`, task.NewID(), o.body))
@@ -197,11 +197,9 @@ func attacks() []attack {
 	}
 }
 
-// messaging returns a neighbour that submits a new message with each call.
-func messaging() func(*target) (int, call) {
-	return func(*target) (int, call) {
-		return 200, posting("/api/v1/messages", fmt.Sprintf(`{"client_msg_id":"%s","to":"user:bob","data":"hi"}`, task.NewID()))
-	}
+// messaging is a neighbour that submits a new message with each call.
+func messaging(*target) (int, call) {
+	return 200, posting("/api/v1/messages", fmt.Sprintf(`{"client_msg_id":"%s","to":"user:bob","data":"hi"}`, task.NewID()))
 }
 
 const insertMessages = `

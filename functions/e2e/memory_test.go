@@ -233,7 +233,7 @@ func (o *target) neighbourCall(a attack) time.Duration {
 }
 
 type busyTime struct {
-	p50   time.Duration // of the calls
+	p50   time.Duration // median duration of the calls
 	calls int
 }
 

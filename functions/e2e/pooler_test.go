@@ -31,7 +31,7 @@ func TestContractThroughPgBouncer(t *testing.T) {
 func TestPooledSessionIsResetForTheNextClient(t *testing.T) {
 	t.Parallel()
 	url := pooledURL(t, sandbox.NewDatabase(t))
-	asHot := func() *pgx.Conn {
+	connect := func() *pgx.Conn {
 		config, err := pgx.ParseConfig(url)
 		require.NoError(t, err)
 		config.User, config.Password, config.DefaultQueryExecMode = sandbox.Roles.Hot, sandbox.Roles.HotPassword, pgx.QueryExecModeExec
@@ -40,7 +40,7 @@ func TestPooledSessionIsResetForTheNextClient(t *testing.T) {
 		t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 		return conn
 	}
-	attacker, next := asHot(), asHot()
+	attacker, next := connect(), connect()
 	_, err := attacker.Exec(t.Context(), `create temp view callers as select 1`)
 	require.ErrorContains(t, err, "permission denied to create temporary tables")
 	sessions := map[uint32]bool{}
@@ -59,8 +59,8 @@ func TestPooledSessionIsResetForTheNextClient(t *testing.T) {
 
 func TestEventsAndMessagesThroughPgBouncer(t *testing.T) {
 	t.Parallel()
-	o := cluster.New(t)
-	c := o.StartEach("DATABASE_URL="+pooledURL(t, o.DatabaseURL), "SENDONCE_DATABASE_POOLER=true")
+	c := cluster.New(t)
+	c.StartEach("DATABASE_URL="+pooledURL(t, c.DatabaseURL), "SENDONCE_DATABASE_POOLER=true")
 	shop := cluster.NewReceiver(t, nil)
 	c.AddEndpoint(shop.URL)
 	finished := c.FinishTasks(20)

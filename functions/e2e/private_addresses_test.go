@@ -22,8 +22,8 @@ func serveAllowing(t *testing.T, databaseURL, list string) *cluster.Client {
 	return cluster.ServeOn(t, databaseURL, func(c *settings.Config) { c.OutgoingNetworks = networks })
 }
 
-// A URL whose host is an IP address that the functions must not call is refused when it is submitted. A host name is checked only
-// when the call is due.
+// A URL whose host is an IP address that the functions must not call is refused when it is submitted. A host name is
+// checked only when the call is due.
 func TestPrivateAddressesAreRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	s := serveAllowing(t, sandbox.NewDatabase(t), "10.1.0.0/16")
@@ -58,7 +58,7 @@ func TestPrivateAddressesAreRefusedAtOnce(t *testing.T) {
 	require.Contains(t, batch.Text, "SENDONCE_OUTGOING_NETWORKS")
 }
 
-// SENDONCE_OUTGOING_NETWORKS is checked only for new messages: a repeat gets the response of the first call.
+// SENDONCE_OUTGOING_NETWORKS is checked only for new tasks and messages: a repeat gets the response of the first call.
 func TestRepeatsAreAcceptedAfterNetworksWereRemoved(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)

@@ -27,8 +27,8 @@ func TestClaimHasDefaultLimitAndLease(t *testing.T) {
 	require.WithinDuration(t, time.Now().Add(7*time.Minute), lease, 30*time.Second)
 }
 
-// The test checks one binary for all: `make run` and all tests build theirs in the same way as cluster.Binary.
-func TestAllBuildsReportTheVersionOfMakeBuild(t *testing.T) {
+// `make run` and all tests build their binary in the same way as cluster.Binary, so the test checks only this one.
+func TestBinaryReportsTheVersionOfMakeBuild(t *testing.T) {
 	t.Parallel()
 	recipe := exec.CommandContext(t.Context(), "make", "-n", "build")
 	recipe.Dir = "../.."

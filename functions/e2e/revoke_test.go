@@ -64,7 +64,7 @@ func (s *processes) publish(user string) {
 	}, cluster.WaitLimit, 10*time.Millisecond)
 }
 
-const poll = "/api/v1/sms/tasks/pending?app_id=app&wait=30"
+const pollPath = "/api/v1/sms/tasks/pending?app_id=app&wait=30"
 
 func TestChangedCallerLosesOpenStreamsAndPolls(t *testing.T) {
 	t.Parallel()
@@ -87,7 +87,7 @@ func TestChangedCallerLosesOpenStreamsAndPolls(t *testing.T) {
 		s.publish(c.name)
 		require.NotEmpty(t, stream.NextMessage())
 		require.Equal(t, api.StreamMessage, socket.Next().Event)
-		polled := sender("claim").StartWaiting(poll)
+		polled := sender("claim").StartWaiting(pollPath)
 		streamEnds, socketEnds := stream.Ended(), socket.Ended()
 
 		method := "POST"
@@ -106,7 +106,7 @@ func TestChangedCallerLosesOpenStreamsAndPolls(t *testing.T) {
 	}
 
 	submitter("submit").Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).RequireOK()
-	require.Len(t, otherSender("claim").Get(poll).List(), 1, "no poll of a revoked caller claimed the task")
+	require.Len(t, otherSender("claim").Get(pollPath).List(), 1, "no poll of a changed caller claimed the task")
 	s.publish("ann")
 	require.NotEmpty(t, unchanged.NextMessage(), "the stream of a caller that was not changed stays open")
 }
@@ -118,7 +118,7 @@ func TestRevokeWithoutNATSAppliesAfterTheOutage(t *testing.T) {
 	bob, bobID := s.newCaller("bob", "receiver")
 	sender, senderID := s.newCaller("sender", "sender")
 	unchanged, stream := cluster.OpenStream(ann("stream"), cluster.StreamsPath+"ann"), cluster.OpenStream(bob("stream"), cluster.StreamsPath+"bob")
-	polled := sender("claim").StartWaiting(poll)
+	polled := sender("claim").StartWaiting(pollPath)
 	ends := stream.Ended()
 
 	require.NoError(t, s.NATS.Stop())

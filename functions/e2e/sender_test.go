@@ -233,7 +233,7 @@ func (h *senderRun) stop() {
 
 // expireLeases ends the leases of claimed tasks.
 func (h *senderRun) expireLeases() {
-	h.service.Exec(`update task_live set due_at = now() where queue = $1 and state = 2`, h.queue)
+	h.service.Exec(`update task_live set due_at = now() where queue = $1 and state = $2`, h.queue, stateProcessing)
 }
 
 func (h *senderRun) state(task string) string {
@@ -269,67 +269,51 @@ func TestKilledSenderRepeatsNoAttempt(t *testing.T) {
 	service, _ := cluster.StartServer(t, sandbox.NewDatabase(t))
 	for _, c := range []struct {
 		at        killPoint
-		journaled bool              // the restarted sender reports the attempt; if false, the task stays claimed until its lease ends
-		sends     map[string]int    // the final number of sends, by on_unknown
-		ends      map[string]string // the final state, by on_unknown
+		policy    string // on_unknown
+		journaled bool   // the restarted sender reports the attempt; if false, the task stays claimed until its lease ends
+		sends     int    // the final number of sends
+		state     string // the final state
 	}{
-		{claimResponse, false, sameSends(1), alwaysSucceeds()},
-		{markRequest, false, sameSends(1), alwaysSucceeds()},
-		{markResponse, false, map[string]int{"resend": 1}, statesOfUnknown()},
-		{sendConnection, true, map[string]int{"resend": 1}, statesOfUnknown()},
-		{sendRequest, true, map[string]int{"resend": 1}, statesOfUnknown()},
-		{sendResponse, true, map[string]int{"resend": 2, "hold": 1, "fail": 1}, statesOfUnknown()},
-		{reportRequest, true, sameSends(1), alwaysSucceeds()},
-		{reportResponse, true, sameSends(1), alwaysSucceeds()},
+		{claimResponse, "hold", false, 1, "succeeded"},
+		{markRequest, "hold", false, 1, "succeeded"},
+		{markResponse, "hold", false, 0, "held"},
+		{sendConnection, "hold", true, 0, "held"},
+		{sendRequest, "hold", true, 0, "held"},
+		{sendResponse, "resend", true, 2, "succeeded"},
+		{sendResponse, "hold", true, 1, "held"},
+		{sendResponse, "fail", true, 1, "failed"},
+		{reportRequest, "hold", true, 1, "succeeded"},
+		{reportResponse, "hold", true, 1, "succeeded"},
 	} {
-		policies := []string{"hold"}
-		if c.at == sendResponse {
-			policies = []string{"resend", "hold", "fail"}
-		}
-		for _, policy := range policies {
-			t.Run(string(c.at)+", "+policy, func(t *testing.T) {
-				t.Parallel()
-				service := *service
-				service.T = t
-				service.Connect(service.Owner.Config().ConnString())
-				h := startSenderRun(t, &service, c.at)
-				victim := h.submit(policy)
-				tasks := map[string]string{victim: policy}
-				for range 4 {
-					tasks[h.submit(policy)] = policy
-				}
-				h.start("1")
-				h.kill()
-				h.start("1")
-				if c.journaled {
-					cluster.Eventually(t, func() bool { return h.state(victim) != "processing" })
-				}
-				h.stop()
-				if !c.journaled {
-					require.Equal(t, "processing", h.state(victim))
-				}
-				h.expireLeases()
-				h.start("1")
-				h.waitSettled()
-				h.requirePromises(tasks)
-				require.Len(t, h.ledger[victim], c.sends[policy])
-				require.Equal(t, c.ends[policy], h.state(victim))
-			})
-		}
+		t.Run(string(c.at)+", "+c.policy, func(t *testing.T) {
+			t.Parallel()
+			service := *service
+			service.T = t
+			service.Connect(service.Owner.Config().ConnString())
+			h := startSenderRun(t, &service, c.at)
+			victim := h.submit(c.policy)
+			tasks := map[string]string{victim: c.policy}
+			for range 4 {
+				tasks[h.submit(c.policy)] = c.policy
+			}
+			h.start("1")
+			h.kill()
+			h.start("1")
+			if c.journaled {
+				cluster.Eventually(t, func() bool { return h.state(victim) != "processing" })
+			}
+			h.stop()
+			if !c.journaled {
+				require.Equal(t, "processing", h.state(victim))
+			}
+			h.expireLeases()
+			h.start("1")
+			h.waitSettled()
+			h.requirePromises(tasks)
+			require.Len(t, h.ledger[victim], c.sends)
+			require.Equal(t, c.state, h.state(victim))
+		})
 	}
-}
-
-// sameSends returns n for each on_unknown.
-func sameSends(n int) map[string]int { return map[string]int{"resend": n, "hold": n, "fail": n} }
-
-// alwaysSucceeds returns the state succeeded for each on_unknown.
-func alwaysSucceeds() map[string]string {
-	return map[string]string{"resend": "succeeded", "hold": "succeeded", "fail": "succeeded"}
-}
-
-// statesOfUnknown returns, by on_unknown, the state in which a task with an unknown outcome ends.
-func statesOfUnknown() map[string]string {
-	return map[string]string{"resend": "succeeded", "hold": "held", "fail": "failed"}
 }
 
 // kill waits until the sender reaches its kill point, and kills it.

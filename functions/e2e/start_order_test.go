@@ -14,10 +14,10 @@ import (
 // they accept with 2xx is published when the trigger runs. To a call that needs a stream, they respond with 503.
 func TestFunctionsStartedBeforeTriggerLoseNothing(t *testing.T) {
 	t.Parallel()
-	o := cluster.New(t)
-	o.Env = append(o.Env, "TWO_PHASE_ENABLED=true")
-	at := o.Start("")
-	s, strict := o.At(at).Connect(o.DatabaseURL), o.At(o.Start("messages", "TWO_PHASE_FAIL_OPEN=false"))
+	c := cluster.New(t)
+	c.Env = append(c.Env, "TWO_PHASE_ENABLED=true")
+	at := c.Start("")
+	s, strict := c.At(at).Connect(c.DatabaseURL), c.At(c.Start("messages", "TWO_PHASE_FAIL_OPEN=false"))
 	bob, shop := s.NewCaller("bob", "receiver"), cluster.NewReceiver(t, nil)
 	cluster.RegisterEndpoint(s, `{"url":"`+shop.URL+`"}`)
 	requireRefused := func(r cluster.Reply) {
@@ -44,11 +44,11 @@ func TestFunctionsStartedBeforeTriggerLoseNothing(t *testing.T) {
 	}
 	require.Equal(t, 3, s.Count(`select count(*) from message_live where remaining_sends = 5`), "no send is used up")
 	require.Equal(t, 1, s.Count(`select count(*) from event_outbox`))
-	_, err := o.JetStream().Stream(t.Context(), "USERS")
+	_, err := c.JetStream().Stream(t.Context(), "USERS")
 	require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
 
 	s.Exec(`update stream_pauses set until = now()`) // otherwise a pause may last a minute more
-	o.StartTrigger(at)
+	c.StartTrigger(at)
 	cluster.Eventually(t, func() bool { return submit(strict, "4", "user:bob", "accepted").Status == 202 })
 	received := cluster.OpenStream(bob, cluster.StreamsPath+"bob?after=0")
 	for _, key := range []string{"1", "3", "4"} {

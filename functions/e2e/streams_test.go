@@ -37,47 +37,47 @@ func TestTriggerNamesBrokenRouteAndServesOthers(t *testing.T) {
 	require.Contains(t, p.process.Output(), "EVENTS: max_bytes is 134217728, wanted 1099511627776 (NATS refused the change: nats: API error: code=500 err_code=10047")
 }
 
-// An event that no function can decode becomes a dead letter. If the stream of dead letters is full, it is stored in
-// Postgres instead. The messages after the event are saved.
+// An event that no function can decode becomes a dead letter. If the stream of dead letters is full, the dead letter is
+// stored in Postgres instead. The messages after the event are saved.
 func TestFullDeadLetterStreamStopsNoShard(t *testing.T) {
 	t.Parallel()
-	w := cluster.OpenTwoPhase(t, "TWO_PHASE_BATCH_SIZE=1", "SENDONCE_STREAM_DEADLETTERS_MB=1")
-	js := w.JetStream()
+	c := cluster.OpenTwoPhase(t, "TWO_PHASE_BATCH_SIZE=1", "SENDONCE_STREAM_DEADLETTERS_MB=1")
+	js := c.JetStream()
 	fill := func(size int) {
 		for {
 			if _, err := js.Publish(t.Context(), "dlq.test", make([]byte, size), jetstream.WithRetryAttempts(0)); err != nil {
-				var api *jetstream.APIError
-				if require.ErrorAs(t, err, &api); api.ErrorCode == 10077 { // the stream cannot store the message
+				var refused *jetstream.APIError
+				if require.ErrorAs(t, err, &refused); refused.ErrorCode == 10077 { // the stream cannot store the message
 					return
 				}
 			}
 		}
 	}
-	w.StartTrigger(w.Client.BaseURL)
+	c.StartTrigger(c.Client.BaseURL)
 	cluster.Eventually(t, func() bool { _, err := js.Stream(t.Context(), "DEADLETTERS"); return err == nil })
 	fill(100_000)
 	fill(1)
-	before := w.Accept("c-1", `"one"`)
+	before := c.Accept("c-1", `"one"`)
 	poison := nats.NewMsg("acc.0.poison")
 	poison.Header.Set("ce-specversion", "1.0") // the other attributes are missing
 	poison.Data = []byte("poison")
 	_, err := js.PublishMsg(t.Context(), poison)
 	require.NoError(t, err)
-	after := w.Accept("c-2", `"two"`)
+	after := c.Accept("c-2", `"two"`)
 	for _, id := range []string{before.ServerMsgID, after.ServerMsgID} {
-		cluster.Eventually(t, func() bool { return w.Message(id).State != "accepted" })
+		cluster.Eventually(t, func() bool { return c.Message(id).State != "accepted" })
 	}
-	require.Equal(t, 1, w.Admin.Count(`select count(*) from dead_letters where function = 'save' and event = 'poison' and dead`))
+	require.Equal(t, 1, c.Admin.Count(`select count(*) from dead_letters where function = 'save' and event = 'poison' and dead`))
 }
 
 // If the clock of NATS is ahead, a wake-up is published before the tasks or messages are due, and its schedule is gone.
 // The function that is woken must publish another schedule.
 func TestEarlyWakeUpIsFollowedByAnother(t *testing.T) {
 	t.Parallel()
-	o := cluster.New(t)
-	s := cluster.ServeOn(t, o.DatabaseURL, cluster.WithNATS(t, o.NATS.URL()))
-	require.NoError(t, cluster.EnsureStreams(t, o.NATS.URL()))
-	wake, err := o.JetStream().Stream(t.Context(), "WAKE")
+	c := cluster.New(t)
+	s := cluster.ServeOn(t, c.DatabaseURL, cluster.WithNATS(t, c.NATS.URL()))
+	require.NoError(t, cluster.EnsureStreams(t, c.NATS.URL()))
+	wake, err := c.JetStream().Stream(t.Context(), "WAKE")
 	require.NoError(t, err)
 	scheduled := func(function string) func() bool {
 		return func() bool {

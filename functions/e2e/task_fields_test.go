@@ -88,7 +88,7 @@ var emptyFields = map[string][]string{
 	inEvent:    {"reason"},
 }
 
-func TestEveryFieldOfATaskIsShown(t *testing.T) {
+func TestTaskViewsShowTheirFields(t *testing.T) {
 	t.Parallel()
 	s, nc := cluster.OwnServer.ServeWithNATS(t)
 	s.Post("/api/v1/admin/template", `{"template_name":"greeting","template_content":"Hello {name}"}`).RequireOK()

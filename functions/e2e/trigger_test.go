@@ -15,51 +15,51 @@ import (
 // tasks.
 func TestWakeUpsReachSeparateProcesses(t *testing.T) {
 	t.Parallel()
-	d := cluster.New(t, "SENDONCE_SAFETY_TICK=1h", "RETRY_BACKOFF=slow=3s,3s")
-	d.StartFunctions("submit", "claim", "report", "sweep")
-	trigger := d.StartTrigger(d.Address("sweep"))
+	c := cluster.New(t, "SENDONCE_SAFETY_TICK=1h", "RETRY_BACKOFF=slow=3s,3s")
+	c.StartFunctions("submit", "claim", "report", "sweep")
+	trigger := c.StartTrigger(c.Address("sweep"))
 	require.NoError(t, trigger.WaitFor(t.Context(), `"triggering"`))
 	toSlow := func(r *api.SendRequest) { r.Queue = "slow" }
 	claimSlow := func(wait, lease int) []api.ClaimedTask {
-		tasks, err := d.API("claim").Claim(context.WithoutCancel(t.Context()), api.ClaimRequest{AppID: "app", Queue: "slow", Wait: &wait, LeaseSeconds: &lease})
+		tasks, err := c.API("claim").Claim(context.WithoutCancel(t.Context()), api.ClaimRequest{AppID: "app", Queue: "slow", Wait: &wait, LeaseSeconds: &lease})
 		require.NoError(t, err)
 		return tasks
 	}
 
-	// The lease of this claim expires; the end of the test claims the task again.
-	silent := d.Submit(toSlow)
+	// The lease of this claim expires, and the last claim of the test gets the task again.
+	unreported := c.Submit(toSlow)
 	expiring := claimSlow(0, 10)
 	require.Len(t, expiring, 1)
-	require.Equal(t, silent, expiring[0].TaskID)
+	require.Equal(t, unreported, expiring[0].TaskID)
 
-	require.Empty(t, d.Claim(0))
+	require.Empty(t, c.Claim(0))
 	for range 2 {
-		before := d.Admin.LastStatementAt()
+		before := c.Admin.LastStatementAt()
 		woken := make(chan []api.ClaimedTask, 1)
 		go func() {
 			wait := 30
-			tasks, _ := d.API("claim").Claim(context.WithoutCancel(t.Context()), api.ClaimRequest{AppID: "app", Wait: &wait})
+			tasks, _ := c.API("claim").Claim(context.WithoutCancel(t.Context()), api.ClaimRequest{AppID: "app", Wait: &wait})
 			woken <- tasks
 		}()
-		d.Admin.UntilWaiting(before)
-		id := d.Submit()
+		c.Admin.UntilWaiting(before)
+		id := c.Submit()
 		tasks := <-woken
 		require.Len(t, tasks, 1, "a submit in one process wakes the claim in another")
 		require.Equal(t, id, tasks[0].TaskID)
 	}
 
 	soon := time.Now().Add(2 * time.Second)
-	scheduled := d.Submit(func(r *api.SendRequest) { r.SendAt = &soon })
-	tasks := d.Claim(30)
+	scheduled := c.Submit(func(r *api.SendRequest) { r.SendAt = &soon })
+	tasks := c.Claim(30)
 	require.Len(t, tasks, 1, "a schedule wakes sweep, and sweep the claim")
 	require.Equal(t, scheduled, tasks[0].TaskID)
-	require.NoError(t, d.Process("sweep").WaitFor(t.Context(), `"event_type":"sendonce.tick.sweep.v1"`))
+	require.NoError(t, c.Process("sweep").WaitFor(t.Context(), `"event_type":"sendonce.tick.sweep.v1"`))
 
-	id := d.Submit(toSlow)
+	id := c.Submit(toSlow)
 	claimed := claimSlow(0, 600)
 	require.Len(t, claimed, 1)
 	failed, reported := 3, time.Now()
-	response, err := d.API("report").Report(t.Context(), api.ReportRequest{
+	response, err := c.API("report").Report(t.Context(), api.ReportRequest{
 		TaskID: id, AppID: "app", ClaimID: claimed[0].ClaimID, Status: &failed, ShouldRetry: true, ErrorMessage: "busy",
 	})
 	require.NoError(t, err)
@@ -72,6 +72,6 @@ func TestWakeUpsReachSeparateProcesses(t *testing.T) {
 
 	again = claimSlow(30, 600)
 	require.Len(t, again, 1, "claimed again after its lease and its backoff")
-	require.Equal(t, []any{silent, 1}, []any{again[0].TaskID, again[0].RetryCount})
+	require.Equal(t, []any{unreported, 1}, []any{again[0].TaskID, again[0].RetryCount})
 	require.GreaterOrEqual(t, time.Since(expiring[0].LeaseUntil), 2900*time.Millisecond)
 }
