@@ -56,5 +56,5 @@ func TestSenderReportsProgressAndErrors(t *testing.T) {
 	waitFor(stranger, `sender: cannot claim tasks: the service does not accept the user "admin" with this password: check -user and -password`)
 	cluster.Eventually(t, func() bool { return refused.Load() >= 3 })
 	require.Equal(t, 1, strings.Count(stranger.Output(), "cannot claim"), stranger.Output())
-	require.NoError(t, phone.Kill()) // its long poll would keep the service from closing
+	require.NoError(t, phone.Kill()) // otherwise web.Close would wait for its long poll
 }

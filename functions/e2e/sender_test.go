@@ -61,8 +61,8 @@ type senderRun struct {
 	accepted *sync.Cond         // signalled when total changes
 }
 
-// startSenderRun starts a proxy and a provider, but no sender yet. It uses a queue of its own, so that runs can share a
-// service.
+// startSenderRun starts a proxy and a provider, but no sender yet. Each run has a queue of its own, so that runs can share
+// a service.
 func startSenderRun(t *testing.T, service *cluster.Client, trap killPoint) *senderRun {
 	t.Helper()
 	h := &senderRun{

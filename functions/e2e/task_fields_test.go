@@ -76,7 +76,7 @@ var reportedFields = map[string]requestField{
 	"should_retry":        {value: true, in: notShown},
 	"outcome":             {in: notShown},
 	"retry_after_seconds": {in: notShown},
-	"sent_at":             {value: "2026-01-02T03:05:06Z", in: []string{inGet, inArchive, inAdmin, inEvent}}, // not in the timeline; only the request that report_logs stores has it
+	"sent_at":             {value: "2026-01-02T03:05:06Z", in: []string{inGet, inArchive, inAdmin, inEvent}}, // not in the timeline: report_logs has it only in the stored request
 }
 
 // emptyFields are the fields of each view that are absent for this task.
@@ -88,7 +88,7 @@ var emptyFields = map[string][]string{
 	inEvent:    {"reason"},
 }
 
-func TestTaskViewsShowTheirFields(t *testing.T) {
+func TestEveryFieldIsShownInItsViews(t *testing.T) {
 	t.Parallel()
 	s, nc := cluster.OwnServer.ServeWithNATS(t)
 	s.Post("/api/v1/admin/template", `{"template_name":"greeting","template_content":"Hello {name}"}`).RequireOK()

@@ -26,7 +26,7 @@ import (
 // probedTrigger is a trigger process, with a server in place of the functions. The test chooses the status that this
 // server returns.
 type probedTrigger struct {
-	*cluster.Client // of the port of the trigger, which serves probes and metrics
+	*cluster.Client // calls the port of the trigger, which serves probes and metrics
 	process         *sandbox.Process
 	bin             string
 	env             []string // settings that are added to the required ones
