@@ -8,36 +8,36 @@ import (
 	"time"
 )
 
-// errorTime is how long an error of Read is fresh.
-const errorTime = time.Second
+// errorKeep is how long an error of Read is fresh.
+const errorKeep = time.Second
 
-// Value has the last result of Read, which is a value or an error. A result is fresh for Keep, an error for 1 s. While
-// a call of Get reads, other calls return the last result if it was fresh at most Timeout ago, so that a slow Read does
-// not delay all of them; otherwise they wait for the read. The fields must not change after the first Get.
+// Value has the last result of Read, which is a value or an error. A value is fresh for Keep, an error for 1 s. While
+// a call of Get runs Read, other calls return the last result if it became stale less than Timeout ago, so that a slow
+// Read does not delay all of them; otherwise they wait for Read. The fields must not change after the first Get.
 type Value[T any] struct {
 	Read    func(context.Context) (T, error)
 	Timeout time.Duration // of Read
-	Keep    time.Duration // how long a result without an error is fresh; 0 = 1 s
+	Keep    time.Duration // how long a value is fresh; 0 = 1 s
 
 	mu   sync.Mutex // locked during Read
 	last atomic.Pointer[result[T]]
 }
 
 type result[T any] struct {
-	value T
-	err   error
-	until time.Time
+	value      T
+	err        error
+	freshUntil time.Time
 }
 
-func (r *result[T]) isFresh() bool { return r != nil && time.Now().Before(r.until) }
+func (r *result[T]) isFresh() bool { return r != nil && time.Now().Before(r.freshUntil) }
 
-// Get returns the last result of Read, or calls Read if the last result is no longer fresh.
+// Get returns the last result of Read while it is fresh, otherwise the result of a new Read (see Value).
 func (v *Value[T]) Get() (T, error) {
 	if r := v.last.Load(); r.isFresh() {
 		return r.value, r.err
 	}
 	if !v.mu.TryLock() {
-		if r := v.last.Load(); r != nil && time.Since(r.until) < v.Timeout {
+		if r := v.last.Load(); r != nil && time.Since(r.freshUntil) < v.Timeout {
 			return r.value, r.err
 		}
 		v.mu.Lock()
@@ -57,10 +57,10 @@ func (v *Value[T]) read() *result[T] {
 	defer cancel()
 	r := &result[T]{}
 	r.value, r.err = v.Read(ctx)
-	keep := errorTime
+	keep := errorKeep
 	if r.err == nil && v.Keep > 0 {
 		keep = v.Keep
 	}
-	r.until = time.Now().Add(keep)
+	r.freshUntil = time.Now().Add(keep)
 	return r
 }
