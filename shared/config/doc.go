@@ -10,6 +10,6 @@
 //	readby          the functions and commands that read the setting; absent = all
 //	ignored:"true"  the field is not a setting
 //
-// A struct may have a method Validate() []task.Field. Load calls it to check what types cannot
-// express. It returns the variables with bad values.
+// A struct may have a method Validate() []task.Field, which Load calls. Validate returns the
+// variables with values that their types accept, but the service does not.
 package config

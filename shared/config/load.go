@@ -26,8 +26,8 @@ func (e Error) Error() string {
 	return "settings are wrong:\n" + strings.Join(lines, "\n")
 }
 
-// Load reads the settings of the struct that cfg points to from the environment. It returns all values that cannot be
-// read or, if there are none, all values that Validate refuses.
+// Load sets the struct that cfg points to from the environment. It returns all settings whose values cannot be read or, if
+// there are none, all settings whose values Validate refuses.
 func Load(cfg any) []task.Field {
 	var problems []task.Field
 	firstErr := envconfig.Process("", cfg) // stops at the first bad setting

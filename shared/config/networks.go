@@ -19,7 +19,7 @@ func (n *Networks) Decode(value string) error {
 			continue
 		}
 		prefix, err := netip.ParsePrefix(part)
-		if addr, notAddr := netip.ParseAddr(part); notAddr == nil {
+		if addr, addrErr := netip.ParseAddr(part); addrErr == nil {
 			prefix, err = addr.Unmap().Prefix(addr.Unmap().BitLen())
 		}
 		if err != nil {

@@ -63,18 +63,18 @@ func Unknown(environ []string, settings []Setting) []task.Field {
 	return problems
 }
 
-// nearest returns the one of names that is most similar to name; "" if none is similar enough. For every five letters of the
-// one in names, one letter may differ, at most three in all. If it is as short as NATS_URL, the part before its underscore must
-// be the same, because other programs use names such as API_HOST. So nothing is similar to PORT and DEBUG.
-func nearest(name string, names []string) string {
+// nearest returns the candidate that is most similar to name; "" if none is similar. The distance of a similar candidate is
+// at most one for every five of its characters, and at most three. A candidate that is not longer than NATS_URL must also have the same
+// part before its first underscore, because other programs use names such as API_HOST. So no name is similar to PORT or DEBUG.
+func nearest(name string, candidates []string) string {
 	best, bestDistance := "", 4
-	for _, candidate := range names {
+	for _, candidate := range candidates {
 		limit := min(len(candidate)/5, bestDistance-1)
 		if !mayBeNear(name, candidate, limit) {
 			continue
 		}
-		first, _, hasUnderscore := strings.Cut(candidate, "_")
-		if len(candidate) <= len("NATS_URL") && !(hasUnderscore && strings.HasPrefix(name, first+"_")) {
+		start, _, hasUnderscore := strings.Cut(candidate, "_")
+		if len(candidate) <= len("NATS_URL") && !(hasUnderscore && strings.HasPrefix(name, start+"_")) {
 			continue
 		}
 		if d := distance(name, candidate); d <= limit {
@@ -85,23 +85,22 @@ func nearest(name string, names []string) string {
 }
 
 // mayBeNear is a cheap test that excludes most names whose distance is over the limit. The distance is at least the
-// difference of the lengths, and at least the number of different letters that a has and b lacks, or the reverse.
+// difference of the lengths, and at least the number of different characters that a has and b lacks, or the reverse.
 func mayBeNear(a, b string, limit int) bool {
-	inA, inB := letters(a), letters(b)
+	inA, inB := characters(a), characters(b)
 	return max(len(a)-len(b), len(b)-len(a), bits.OnesCount64(inA&^inB), bits.OnesCount64(inB&^inA)) <= limit
 }
 
-// letters returns the set of the letters of a name, as bits.
-func letters(name string) (set uint64) {
+// characters returns the set of the characters of a name, as bits. Some characters share a bit.
+func characters(name string) (set uint64) {
 	for i := range len(name) {
 		set |= 1 << (name[i] % 64)
 	}
 	return set
 }
 
-// distance is the Damerau-Levenshtein distance: how many letters must be changed, added, removed or
-// swapped with their neighbour to turn a into b. Libraries for the Levenshtein distance count a swap
-// as two.
+// distance is the restricted Damerau-Levenshtein distance: how many characters must be changed, added, removed
+// or swapped with their neighbour to turn a into b. Libraries for the Levenshtein distance count a swap as two.
 func distance(a, b string) int {
 	rows := make([][]int, len(a)+1)
 	for i := range rows {
