@@ -3,8 +3,8 @@
 //
 // # Promises
 //
-//   - The effect of a message on that database happens once per consumer: the row that records the message
-//     and the effect are one commit.
+//   - The effect of a message on that database happens once per consumer: the effect and the row that
+//     records the message are committed together.
 //   - A message is a duplicate only if its row exists, never because of an error.
 //   - A duplicate waits while the first delivery of the message is being processed. The duplicate is processed only
 //     if the transaction of the first delivery is rolled back.

@@ -46,7 +46,7 @@ const insertSQL = `INSERT INTO message_inbox (consumer, message_id) VALUES ($1, 
 // Once runs effect unless consumer has processed the message before. first reports whether effect ran. effect must write
 // through tx, and must not end tx. The caller commits and then confirms, also if first is false:
 //
-//	first, err := inbox.Once(ctx, tx, "points", id, effect)
+//	_, err := inbox.Once(ctx, tx, "points", id, effect)
 //	if err != nil {
 //		return err // not confirmed: the message is delivered again
 //	}
@@ -55,7 +55,7 @@ const insertSQL = `INSERT INTO message_inbox (consumer, message_id) VALUES ($1, 
 //	}
 //	return confirm(ctx, id)
 //
-// While another transaction has called Once for the same consumer and message and is open, Once waits. If effect fails,
+// Once waits while another open transaction has called Once for the same consumer and message. If effect fails,
 // Once rolls tx back, so that the row cannot be committed without the effect. If effect ends tx, such as with the statement
 // ROLLBACK, Once returns an error.
 func Once(ctx context.Context, tx pgx.Tx, consumer, messageID string, effect func(ctx context.Context) error) (first bool, err error) {

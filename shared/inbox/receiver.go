@@ -104,7 +104,7 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 }
 
 func isStructured(h http.Header) bool {
-	mediaType, _, _ := mime.ParseMediaType(h.Get("Content-Type")) // "" if it is invalid
+	mediaType, _, _ := mime.ParseMediaType(h.Get("Content-Type")) // "" if the media type is invalid
 	return mediaType == event.ApplicationCloudEventsJSON
 }
 
