@@ -64,9 +64,9 @@ func acceptedResult(m *messages.Submission, durability bus.Durability, seq uint6
 	}}
 }
 
-// respondToRefused returns the result for a message with Refused set: the first result if the message
+// resultOfRefused returns the result for a message with Refused set: as for any repeat if the message
 // was accepted or saved before, otherwise the refusal.
-func (in *Intake) respondToRefused(ctx context.Context, c *fn.Call, m *messages.Submission) (Submitted, error) {
+func (in *Intake) resultOfRefused(ctx context.Context, c *fn.Call, m *messages.Submission) (Submitted, error) {
 	accepted, err := in.env.Bus().LookUp(ctx, m.ID.String())
 	switch {
 	case err != nil:

@@ -4,7 +4,7 @@
 // A message is acknowledged as saved once its row is committed, or as accepted once the stream of accepted messages
 // has it. An accepted message will be saved, unless a failure that the stream does not survive (see
 // bus.Durability) happens first. A request is a repeat if Postgres has a row with the id of its message, or the
-// stream has a message with this id in its subject. The id is computed from the caller, from and client_msg_id.
+// stream has a message with this id in its subject. The id is computed from the caller and the fields from and client_msg_id.
 package intake
 
 import (
@@ -24,7 +24,7 @@ const (
 	durabilityTimeout = 2 * time.Second // of reading the durability
 )
 
-// Intake accepts messages. Any number of goroutines may use it.
+// Intake saves or accepts messages. Any number of goroutines may use it.
 type Intake struct {
 	env      *fn.Env
 	twoPhase settings.TwoPhase

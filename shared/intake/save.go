@@ -21,7 +21,7 @@ func (in *Intake) save(m *messages.Submission) (Submitted, error) {
 	if result.Refused != nil {
 		return Submitted{}, result.Refused
 	}
-	if result.State == message.Sending.String() { // also for a repeat: the first call may have been killed before it woke
+	if result.State == message.Sending.String() { // also for a repeat: the first call may have been killed before its wake-up
 		in.env.WakeForMessage(m.To.Kind)
 	}
 	return Submitted{

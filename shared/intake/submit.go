@@ -43,14 +43,14 @@ func (in *Intake) Submit(ctx context.Context, c *fn.Call, req Request) (Submitte
 }
 
 // saveOrAccept saves the message, or publishes it to the stream of accepted messages. If the stream cannot accept the
-// message, saveOrAccept saves it, unless TWO_PHASE_FAIL_OPEN is false. For a message with Refused set it only looks up
+// message, saveOrAccept saves it; with TWO_PHASE_FAIL_OPEN=false it does so only after bus.ErrNotEvent. For a message with Refused set it only looks up
 // whether the message was accepted or saved before.
 func (in *Intake) saveOrAccept(ctx context.Context, c *fn.Call, req Request, m *messages.Submission) (Submitted, error) {
 	switch {
 	case !in.twoPhase.Accepts(req.Ack):
 		return in.save(m)
 	case m.Refused != nil:
-		return in.respondToRefused(ctx, c, m)
+		return in.resultOfRefused(ctx, c, m)
 	}
 	accepted, err := in.accept(ctx, m)
 	if !errors.Is(err, bus.ErrUnavailable) && !errors.Is(err, bus.ErrRefused) {
@@ -58,7 +58,7 @@ func (in *Intake) saveOrAccept(ctx context.Context, c *fn.Call, req Request, m *
 	}
 	c.Log("not_accepted", err.Error())
 	in.makeRoom()
-	// After ErrNotEvent the stream works, but accepts nothing under this id until save has cleaned up.
+	// After ErrNotEvent the stream works, but accepts nothing with this id until the function save has removed what is not an event.
 	if !in.twoPhase.FailOpen && !errors.Is(err, bus.ErrNotEvent) {
 		return Submitted{}, errBusy()
 	}
@@ -77,8 +77,8 @@ func (in *Intake) makeRoom() {
 }
 
 // newMessage converts a valid request. It sets the field Refused of a message that has a blocked word, or
-// whose address may not be called. This refusal, and the refusal of the caller's quota, apply only to a new message: a
-// repeat gets the result of the first request.
+// whose address may not be called. This refusal, and a refusal by Admit, apply only to a new message: a repeat gets
+// the result of the first request.
 func (in *Intake) newMessage(ctx context.Context, c *fn.Call, req *Request) (*messages.Submission, error) {
 	from, err := c.UserToActFor(req.From)
 	if err != nil {
