@@ -18,12 +18,12 @@ type Limit struct {
 	loggedAt time.Time
 }
 
-// Next counts an event. It returns whether to log the event, and if so how many were not logged since
-// the last line.
+// Next counts an event. It returns whether to log the event, and if so how many events were not logged
+// since the last logged one.
 func (l *Limit) Next() (unlogged uint64, log bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.loggedAt.IsZero() && time.Since(l.loggedAt) < l.interval() {
+	if time.Since(l.loggedAt) < l.interval() {
 		l.unlogged++
 		return 0, false
 	}
@@ -32,11 +32,11 @@ func (l *Limit) Next() (unlogged uint64, log bool) {
 	return unlogged, true
 }
 
-// maxKeys bounds the memory of a ByKey to some 100 kB.
+// maxKeys limits the memory of a ByKey to some 100 kB, in addition to that of the keys.
 const maxKeys = 1024
 
 // ByKey has a Limit for each key, with an interval of a minute. Keys may come from clients, so their
-// number is limited: if there are maxKeys, new keys share one Limit until older keys have had no line for a minute. The
+// number is limited: if there are maxKeys, new keys share one Limit until older keys were not logged for a minute. The
 // zero value is ready to use. It is safe for concurrent use.
 type ByKey[K comparable] struct {
 	mu        sync.Mutex
