@@ -48,7 +48,7 @@ func (f *Forwarder) Wake() {
 	}
 }
 
-// Run forwards until ctx ends: after each Wake and every five seconds. If the service or the database is unavailable,
+// Run forwards until ctx ends: at once, after each Wake and every five seconds. If the service or the database is unavailable,
 // Run logs that and waits five seconds or the Retry-After of the service, whichever is longer.
 func (f *Forwarder) Run(ctx context.Context) {
 	for {
@@ -57,9 +57,9 @@ func (f *Forwarder) Run(ctx context.Context) {
 			f.log.WarnContext(ctx, "outbox: not forwarded", "error", err)
 			// A new message is no reason to try earlier: the service is unavailable.
 			wake = nil
-			var refused *api.Error
-			if errors.As(err, &refused) {
-				pause = max(pause, refused.RetryAfter)
+			var response *api.Error
+			if errors.As(err, &response) {
+				pause = max(pause, response.RetryAfter)
 			}
 		}
 		select {
@@ -72,8 +72,8 @@ func (f *Forwarder) Run(ctx context.Context) {
 }
 
 // Drain sends all due messages and returns how many the service accepted. It stops with an error if
-// the database or the service is unavailable. If only one message fails, Drain logs that and goes on: the message stays
-// in the table.
+// the database or the service is unavailable. If a message is refused or must be sent later, Drain logs that and goes on:
+// the message stays in the table.
 func (f *Forwarder) Drain(ctx context.Context) (n int, err error) {
 	for {
 		found, accepted, err := f.forwardBatch(ctx)

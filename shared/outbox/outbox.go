@@ -89,7 +89,7 @@ func Put(ctx context.Context, tx pgx.Tx, m Message) (id string, err error) {
 	if len(data) > MaxData {
 		return "", fmt.Errorf("outbox: the data has %d bytes, at most %d are accepted", len(data), MaxData)
 	}
-	if !utf8.ValidString(m.To) { // json.Marshal would change To to another URL
+	if !utf8.ValidString(m.To) { // encode would change To to another URL
 		return "", errors.New("outbox: to must be valid UTF-8")
 	}
 	if m.SentAt.IsZero() {

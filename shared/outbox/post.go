@@ -39,9 +39,9 @@ type outcome struct {
 
 // post sends the message with this id (its client_msg_id) and body.
 func post(ctx context.Context, service *api.Client, id, body string) outcome {
-	limited, cancel := context.WithTimeout(ctx, postTimeout)
+	postCtx, cancel := context.WithTimeout(ctx, postTimeout)
 	defer cancel()
-	status, header, raw, err := roundTrip(limited, service, body)
+	status, header, raw, err := roundTrip(postCtx, service, body)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return outcome{verdict: verdictStopped, err: err}
@@ -76,7 +76,7 @@ func roundTrip(ctx context.Context, service *api.Client, body string) (status in
 }
 
 // outcomeOf interprets the response to the message id. A response without the service's envelope came from a proxy, and so did
-// a 200 or 202 that acknowledges another message. It does not prove that the message was accepted.
+// a 200 or 202 that acknowledges another message. Neither proves that this message was accepted.
 func outcomeOf(id string, status int, header http.Header, raw []byte) outcome {
 	var ack api.MessageAck
 	envelope := api.Envelope{Data: &ack}
@@ -84,14 +84,14 @@ func outcomeOf(id string, status int, header http.Header, raw []byte) outcome {
 	if fromService && (status == http.StatusOK || status == http.StatusAccepted) {
 		return outcome{verdict: verdictAccepted}
 	}
-	refused := &api.Error{Status: status, Message: "not a response of the service to this message"}
+	failure := &api.Error{Status: status, Message: "not a response of the service to this message"}
 	if fromService {
-		refused.Code, refused.Message, refused.Fields = envelope.Error, envelope.Message, envelope.Fields
+		failure.Code, failure.Message, failure.Fields = envelope.Error, envelope.Message, envelope.Fields
 	}
-	refused.RetryAfter = retry.After(header, time.Now(), maxRetryAfter)
-	o := outcome{verdict: verdictUnavailable, err: refused, retryAfter: refused.RetryAfter}
+	failure.RetryAfter = retry.After(header, time.Now(), maxRetryAfter)
+	o := outcome{verdict: verdictUnavailable, err: failure, retryAfter: failure.RetryAfter}
 	if fromService {
-		o.verdict = verdictOf(refused)
+		o.verdict = verdictOf(failure)
 	}
 	return o
 }
@@ -99,15 +99,15 @@ func outcomeOf(id string, status int, header http.Header, raw []byte) outcome {
 // verdictOf returns verdictRefused only for a status that is about the message. Wrong credentials (401) and a wrong
 // address (404, 405) affect every message. A 429 without fields is about the caller. A 429 that names a field of the
 // message means that this sender has sent too much to one user.
-func verdictOf(refused *api.Error) verdict {
-	switch refused.Status {
+func verdictOf(failure *api.Error) verdict {
+	switch failure.Status {
 	case http.StatusBadRequest, http.StatusForbidden, http.StatusRequestEntityTooLarge,
 		http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
 		return verdictRefused
 	case http.StatusConflict, http.StatusInternalServerError:
 		return verdictLater
 	case http.StatusTooManyRequests:
-		if len(refused.Fields) > 0 {
+		if len(failure.Fields) > 0 {
 			return verdictLater
 		}
 	}
