@@ -10,7 +10,7 @@ import (
 )
 
 // Permits reports whether an address may be called: it is in the allowed networks, or it is public and isOwn returns false.
-// isOwn reports whether an address belongs to this host; nil if that is unknown. Of a NAT64 address, the IPv4 address counts.
+// isOwn reports whether an address belongs to this host; nil if that is unknown. A NAT64 address may also be called if its IPv4 address may.
 func Permits(addr netip.Addr, allowed config.Networks, isOwn func(netip.Addr) bool) bool {
 	addr = addr.Unmap().WithZone("") // no prefix contains an address with a zone
 	if allowed.Contains(addr) {
