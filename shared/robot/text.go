@@ -38,12 +38,12 @@ func Read(payload string) (Event, error) {
 	return Event{}, fmt.Errorf("its type %q is neither an alert nor a disabled endpoint", event.Type)
 }
 
-func eventOf[D any](data []byte, event func(D) Event) (Event, error) {
+func eventOf[D any](data []byte, toEvent func(D) Event) (Event, error) {
 	var d D
 	if err := json.Unmarshal(data, &d); err != nil {
 		return Event{}, err
 	}
-	return event(d), nil
+	return toEvent(d), nil
 }
 
 // Text returns one text about all events. It always contains "Sendonce", which robots may demand as a keyword.
@@ -58,8 +58,8 @@ func Text(events ...Event) string {
 	return strings.Join(lines, "\n")
 }
 
-// alertNames are the names of the kinds of alerts and of what they are about, in English and Chinese.
-var alertNames = map[task.AlertKind]struct{ name, of, nameZh, ofZh string }{
+// alertNames has the name of each kind of alert and of its subject, in English and Chinese.
+var alertNames = map[task.AlertKind]struct{ name, subject, nameZh, subjectZh string }{
 	task.AlertFailureRate: {"many failures", "queue", "失败率过高", "队列"},
 	task.AlertBacklog:     {"backlog", "queue", "积压", "队列"},
 	task.AlertStreamFull:  {"stream almost full", "stream", "流将满", "流"},
@@ -67,9 +67,9 @@ var alertNames = map[task.AlertKind]struct{ name, of, nameZh, ofZh string }{
 
 func alertEvent(a api.AlertEventData) Event {
 	kind := task.AlertKind(a.Kind)
-	of, known := alertNames[kind]
+	names, known := alertNames[kind]
 	if !known {
-		of.name, of.of, of.nameZh, of.ofZh = a.Kind, "queue", a.Kind, "队列"
+		names.name, names.subject, names.nameZh, names.subjectZh = a.Kind, "queue", a.Kind, "队列"
 	}
 	title, titleZh, sign, cleared, clearedZh := "Alert", "告警", "▲", "", ""
 	if a.ClearedAt != nil {
@@ -77,9 +77,9 @@ func alertEvent(a api.AlertEventData) Event {
 		cleared, clearedZh = ", cleared "+utc(*a.ClearedAt), "，解除于 "+utc(*a.ClearedAt)
 	}
 	value, threshold := alertValue(kind, a.Value), alertValue(kind, a.Threshold)
-	long := fmt.Sprintf("[Sendonce] %s: %s, %s %s\nValue %s, threshold %s, since %s%s\n", title, of.name, of.of, a.Queue, value, threshold, utc(a.Since), cleared) +
-		fmt.Sprintf("[Sendonce] %s：%s，%s %s\n当前值 %s，阈值 %s，开始于 %s%s", titleZh, of.nameZh, of.ofZh, a.Queue, value, threshold, utc(a.Since), clearedZh)
-	return Event{long, fmt.Sprintf("%s %s %s %s %s/%s", sign, of.name, of.nameZh, a.Queue, value, threshold)}
+	long := fmt.Sprintf("[Sendonce] %s: %s, %s %s\nValue %s, threshold %s, since %s%s\n", title, names.name, names.subject, a.Queue, value, threshold, utc(a.Since), cleared) +
+		fmt.Sprintf("[Sendonce] %s：%s，%s %s\n当前值 %s，阈值 %s，开始于 %s%s", titleZh, names.nameZh, names.subjectZh, a.Queue, value, threshold, utc(a.Since), clearedZh)
+	return Event{long, fmt.Sprintf("%s %s %s %s %s/%s", sign, names.name, names.nameZh, a.Queue, value, threshold)}
 }
 
 // alertValue formats the value of a backlog as a number of tasks, and every other value as a percentage.
