@@ -34,12 +34,12 @@ func (r *Roles) Validate() []task.Field {
 		{"SENDONCE_HOT_ROLE", r.Hot, true}, {"SENDONCE_READ_ROLE", r.Read, true},
 		{"SENDONCE_ADMIN_ROLE", r.Admin, r.Hot == ""}, {"SENDONCE_RETENTION_ROLE", r.Retention, r.Hot == ""},
 	} {
-		other := settingOf[c.role]
+		sameRole := settingOf[c.role]
 		switch {
 		case c.role == "" && !c.mayBeEmpty:
 			bad = append(bad, task.Field{Name: c.setting, Message: "must name a role unless SENDONCE_HOT_ROLE is empty"})
-		case c.role != "" && other != "":
-			bad = append(bad, task.Field{Name: c.setting, Message: "must not name the same role as " + other + ": each of the four roles has other rights"})
+		case c.role != "" && sameRole != "":
+			bad = append(bad, task.Field{Name: c.setting, Message: "must not name the same role as " + sameRole + ": each of the four roles has other rights"})
 		default:
 			settingOf[c.role] = c.setting
 		}

@@ -46,7 +46,7 @@ func (c *TwoPhase) Validate() []task.Field {
 	return bad
 }
 
-// Accepts reports whether the settings let a message be acknowledged as accepted. ack is the field ack of its
+// Accepts reports whether a message is to be acknowledged as accepted, before it is saved. ack is the field ack of its
 // request; "" = DefaultAck.
 func (c *TwoPhase) Accepts(ack string) bool {
 	return c.Enabled && cmp.Or(ack, c.DefaultAck) == api.AckAccepted
