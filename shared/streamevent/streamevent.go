@@ -81,15 +81,15 @@ type Event struct {
 
 // FromCloudEvent converts an event that was posted alone, not in a batch.
 func FromCloudEvent(e cloudevents.Event) Event {
-	text := func(name string) string {
+	extension := func(name string) string {
 		value, _ := e.Extensions()[name].(string)
 		return value
 	}
-	return Event{ID: e.ID(), Type: e.Type(), Subject: e.Subject(), Sequence: text("sequence"), Time: e.Time(),
-		AcceptSeq: text("acceptseq"), Fingerprint: text("fp"), Data: e.Data()}
+	return Event{ID: e.ID(), Type: e.Type(), Subject: e.Subject(), Sequence: extension("sequence"), Time: e.Time(),
+		AcceptSeq: extension("acceptseq"), Fingerprint: extension("fp"), Data: e.Data()}
 }
 
-// CloudEvent converts an event whose source is Source, back to the CloudEvent that was published.
+// CloudEvent converts an event whose source is Source back to the CloudEvent that was published.
 func (e *Event) CloudEvent() cloudevents.Event {
 	c := cloudevents.NewEvent()
 	c.SetID(e.ID)
@@ -167,7 +167,7 @@ func OfMessage(m messages.Detail) cloudevents.Event {
 	return withJSON(e, m.Data)
 }
 
-// ConfirmTokenAttribute is an attribute of the CloudEvent of a message to a URL, if the message must be confirmed.
+// ConfirmTokenAttribute is the attribute that only the CloudEvent of a message to a URL with confirm: true has.
 // The confirmation must contain the value of this attribute.
 const ConfirmTokenAttribute = "confirmtoken"
 
