@@ -59,7 +59,7 @@ func (e *Endpoint) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// text returns all metrics. ok is false if too many calls read them.
+// text returns all metrics. ok is false if maxReads other calls are reading them.
 func (e *Endpoint) text() (text []byte, ok bool) {
 	select {
 	case e.reads <- struct{}{}:

@@ -18,13 +18,12 @@ import (
 	"github.com/sendonce/sendonce/shared/metrics"
 )
 
-const readTimeout = time.Second // of CollectValue; well below the 10 s that Prometheus waits for a scrape by default
+const readTimeout = time.Second // of Cached; well below the 10 s that Prometheus waits for a scrape by default
 
-// Buckets go from 0.1 ms, reading one message of a stream, to 10 s, the deadline of most
-// routes.
+// In seconds. durationBuckets go from 0.1 ms, reading one message of a stream, to 10 s, the deadline of most routes.
 var (
-	secondBuckets = []float64{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10}
-	lagBuckets    = append(secondBuckets[4:len(secondBuckets):len(secondBuckets)], 30, 60, 300, 900, 3600)
+	durationBuckets = []float64{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10}
+	lagBuckets      = append(durationBuckets[4:len(durationBuckets):len(durationBuckets)], 30, 60, 300, 900, 3600)
 )
 
 // Metrics has the metrics of one process. It is safe for concurrent use.
@@ -35,8 +34,8 @@ type Metrics struct {
 	Calls         Timer            // of routes, by function and route
 	*Endpoint
 
-	mu    sync.Mutex
-	shown map[string]func(*metrics.Scrape) // by the parameter what of CollectValue
+	mu         sync.Mutex
+	collectors map[string]func(*metrics.Scrape) // by the parameter what of CollectValue
 }
 
 // TwoPhase shows how much sooner messages are acknowledged if that happens before they are saved, and whether
@@ -61,7 +60,7 @@ type TwoPhase struct {
 	ReorderByFrom      *metrics.Counter // of the same sender
 }
 
-// Archive counts rows that left the main tables, by table.
+// Archive counts, by table, the rows that left the main tables, and failed tries.
 type Archive struct {
 	Rows   *metrics.Counter // moved to an archive table, or deleted
 	Failed *metrics.Counter // failed tries to archive a row
@@ -83,13 +82,13 @@ type Timer struct {
 }
 
 // Observe counts one call. Status 0 is a call without a response.
-func (t Timer) Observe(first, second string, status int, took time.Duration) {
-	label := "none"
+func (t Timer) Observe(label1, label2 string, status int, took time.Duration) {
+	statusLabel := "none"
 	if status != 0 {
-		label = strconv.Itoa(status)
+		statusLabel = strconv.Itoa(status)
 	}
-	t.count.Inc(first, second, label)
-	t.seconds.Observe(took.Seconds(), first, second)
+	t.count.Inc(label1, label2, statusLabel)
+	t.seconds.Observe(took.Seconds(), label1, label2)
 }
 
 // New returns metrics that count from 0. Failures to read or write them go to log.
@@ -98,9 +97,9 @@ func New(log *slog.Logger) *Metrics {
 	timing := func(name, help string, bounds []float64) Timing { return Timing{r.Histogram(name, help, bounds)} }
 	m := &Metrics{
 		TwoPhase: TwoPhase{
-			AcceptedWrite:      timing("accepted_write_seconds", "Time until the stream had a message.", secondBuckets),
-			AcceptedAck:        timing("accepted_ack_seconds", "Time until a message could be acknowledged as accepted.", secondBuckets),
-			DBQueue:            timing("db_queue_seconds", "Time until Postgres had saved or refused a message that was not accepted first.", secondBuckets),
+			AcceptedWrite:      timing("accepted_write_seconds", "Time until the stream had a message.", durationBuckets),
+			AcceptedAck:        timing("accepted_ack_seconds", "Time until a message could be acknowledged as accepted.", durationBuckets),
+			DBQueue:            timing("db_queue_seconds", "Time until Postgres had saved or refused a message that was not accepted first.", durationBuckets),
 			SaveLag:            timing("save_lag_seconds", "Time from accepted to saved.", lagBuckets),
 			PublishFail:        r.Counter("publish_fail_total", "Messages that were not accepted: NATS did not confirm them, or the durability of the stream was too low."),
 			SaveFail:           r.Counter("save_fail_total", "Batches of accepted messages that Postgres did not store."),
@@ -116,10 +115,10 @@ func New(log *slog.Logger) *Metrics {
 		},
 		Calls: Timer{
 			r.Counter("http_requests_total", "Calls; route is none for unknown paths, status is none if there was no response.", "function", "route", "status"),
-			r.Histogram("http_request_seconds", "Time from the start of a call to its response, waiting polls included.", secondBuckets, "function", "route"),
+			r.Histogram("http_request_seconds", "Time from the start of a call to its response, waiting polls included.", durationBuckets, "function", "route"),
 		},
-		Endpoint: NewEndpoint(r, log),
-		shown:    map[string]func(*metrics.Scrape){},
+		Endpoint:   NewEndpoint(r, log),
+		collectors: map[string]func(*metrics.Scrape){},
 	}
 	r.Collect(showRuntime)
 	r.Collect(m.collect)
@@ -130,18 +129,18 @@ func New(log *slog.Logger) *Metrics {
 func (m *Metrics) TriggerDeliveries() Timer {
 	return Timer{
 		m.Registry.Counter("trigger_deliveries_total", "POSTs to a function that have ended; status is none if there was no response.", "durable", "function", "status"),
-		m.Registry.Histogram("trigger_delivery_seconds", "Time from the start of a POST until its response, or until the trigger gave up.", secondBuckets, "durable", "function"),
+		m.Registry.Histogram("trigger_delivery_seconds", "Time from the start of a POST until its response, or until the trigger gave up.", durationBuckets, "durable", "function"),
 	}
 }
 
-// CollectValue adds a value to each scrape. A scrape calls read, unless read was called less than 1 s ago; the context
+// CollectValue adds a value to each scrape. A scrape calls read, unless the last result is less than 1 s old; the context
 // of read ends after 1 s. While read fails, the value is missing, and "<what> cannot be read" is logged. A later call
 // with the same what replaces an earlier one.
 func CollectValue[T any](m *Metrics, what string, read func(context.Context) (T, error), show func(*metrics.Scrape, T)) {
 	value := Cached(m, what, read)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.shown[what] = func(s *metrics.Scrape) {
+	m.collectors[what] = func(s *metrics.Scrape) {
 		if v, err := value.Get(); err == nil {
 			show(s, v)
 		}
@@ -162,9 +161,9 @@ func Cached[T any](m *Metrics, what string, read func(context.Context) (T, error
 
 func (m *Metrics) collect(s *metrics.Scrape) {
 	m.mu.Lock()
-	shown := slices.Collect(maps.Values(m.shown))
+	collectors := slices.Collect(maps.Values(m.collectors))
 	m.mu.Unlock()
-	for _, show := range shown {
-		show(s)
+	for _, collect := range collectors {
+		collect(s)
 	}
 }
