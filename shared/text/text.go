@@ -28,8 +28,8 @@ func Printable(s string, with rune) string {
 	}, s)
 }
 
-// Line returns s as one line of printable characters: white space becomes single spaces, and other
-// characters that are not printable are left out.
+// Line returns s as one line of printable characters: white space becomes single spaces. Other
+// characters that are not printable, invalid UTF-8 and U+FFFD are left out.
 func Line(s string) string {
 	s = strings.Map(func(r rune) rune {
 		switch {
