@@ -16,7 +16,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// accepted returns a message with this sequence number in the stream.
+// accepted returns a message that a stream has accepted with this sequence number.
 func accepted(seq int64, key string, change ...func(*messages.Submission)) *messages.Submission {
 	return storetest.Message(key, append(change, func(m *messages.Submission) { m.AcceptSeq, m.AcceptedAt, m.Producer = seq, time.Now(), "host" })...)
 }
@@ -52,8 +52,8 @@ func TestSaveAcceptedReturnsResultOfEachRow(t *testing.T) {
 	require.Zero(t, db.Count(t, `select count(*) from dead_letters`), "the sender learns of the rejection from the acknowledgement")
 }
 
-// Every message that a caller puts into the stream counts for the caller's share, also a message that is rejected when it is saved.
-// Otherwise the caller could fill the stream with such messages.
+// Every message that a caller puts into the stream counts for the caller's share of the stream, also a message that SaveAccepted
+// rejects. Otherwise the caller could fill the stream with such messages.
 func TestEveryAcceptedMessageCountsForItsCaller(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -74,7 +74,7 @@ func TestEveryAcceptedMessageCountsForItsCaller(t *testing.T) {
 	save()
 	require.Equal(t, 3*1500, used(1), "the same sequence number is not counted again")
 	mustSaveAccepted(t, db, accepted(5, "rejected", greedy, large))
-	require.Equal(t, 4*1500, used(1), "a message that is stored again is counted again")
+	require.Equal(t, 4*1500, used(1), "if the stream stores a message again, the message is counted again")
 }
 
 func TestAcceptedMessagesKeepTheOrderOfTheStream(t *testing.T) {
@@ -102,21 +102,18 @@ func TestPoisonedMessageDoesNotDelayOthers(t *testing.T) {
 	require.Empty(t, missing(t, db, 1, 3))
 }
 
-func TestLateAcknowledgementsOfOneCallerDoNotDelayAnother(t *testing.T) {
+func TestAcknowledgementBacklogDelaysNoOtherCaller(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	of := func(caller int64) func(*messages.Submission) {
-		return func(m *messages.Submission) { m.CallerID = caller }
-	}
 	for batch := range 3 {
 		var rows []*messages.Submission
 		for i := range 20 {
 			seq := int64(20*batch + i + 1)
-			rows = append(rows, accepted(seq, fmt.Sprint("k-", seq), of(7)))
+			rows = append(rows, accepted(seq, fmt.Sprint("k-", seq), ofCaller(7)))
 		}
 		mustSaveAccepted(t, db, rows...)
 	}
-	mustSaveAccepted(t, db, accepted(61, "other", of(8)))
+	mustSaveAccepted(t, db, accepted(61, "other", ofCaller(8)))
 	var published []string
 	_, err := db.Events.Relay(t.Context(), "", 40, func(_ context.Context, due []events.Due) (results []msg.Result, _ error) {
 		for _, d := range due {
@@ -218,5 +215,5 @@ func TestProgressBelongsToOneStream(t *testing.T) {
 	recreated := created.Add(time.Second)
 	checked(recreated)
 	require.NoError(t, db.Messages.SetChecked(t.Context(), created, 8, 9))
-	require.Zero(t, checked(recreated).Seq, "a stream that was created again has no progress")
+	require.Zero(t, checked(recreated).Seq, "progress of the earlier stream is not recorded for the new stream")
 }

@@ -74,7 +74,7 @@ func TestQuotaLimitsWaitingMessages(t *testing.T) {
 
 	another := storetest.OpenAt(t, url, waitingAtMost(3, 0))
 	awaitCount(another)
-	require.False(t, trySubmit(t, another, greedy, next(greedy)), "another process counts the messages of this one")
+	require.False(t, trySubmit(t, another, greedy, next(greedy)), "another process counts the messages that this process saved")
 	require.True(t, trySubmit(t, another, modest, next(modest)))
 
 	db.Exec(t, `update message_live set remaining_sends = 0, next_at = null where caller_id = 1`)
@@ -99,7 +99,7 @@ func TestQuotaOfBytesCountsEachSend(t *testing.T) {
 	db.Exec(t, `update message_live set send_no = 4`) // the one message that is left counts 4 times 100 bytes
 	db = storetest.OpenAt(t, url, limit)
 	require.True(t, trySubmit(t, db, caller, storetest.Message("fits", sized, ofCaller(1))))
-	require.False(t, trySubmit(t, db, caller, storetest.Message("does not", sized, ofCaller(1))))
+	require.False(t, trySubmit(t, db, caller, storetest.Message("does not fit", sized, ofCaller(1))))
 }
 
 // A message to a URL is in no stream, so its sends leave no copies.
@@ -109,12 +109,11 @@ func TestQuotaCountsBytesOfMessageToURLOnce(t *testing.T) {
 	sized := data(`"` + fmt.Sprintf("%098d", 1) + `"`) // 100 bytes
 	limit := waitingAtMost(0, 200)
 	db, caller := storetest.OpenAt(t, url, limit), callers.Caller{ID: 1}
-	toURL := func(m *messages.Submission) { m.To = msg.Address{Kind: msg.URL, Name: "https://example.com/in"} }
 	require.True(t, trySubmit(t, db, caller, storetest.Message("stuck", sized, toURL, ofCaller(1))))
 	db.Exec(t, `update message_live set send_no = 5, remaining_sends = 0, next_at = null`)
 	db = storetest.OpenAt(t, url, limit)
 	require.True(t, trySubmit(t, db, caller, storetest.Message("fits", sized, ofCaller(1))))
-	require.False(t, trySubmit(t, db, caller, storetest.Message("does not", sized, ofCaller(1))))
+	require.False(t, trySubmit(t, db, caller, storetest.Message("does not fit", sized, ofCaller(1))))
 }
 
 func TestQuotaLimitsConcurrentCalls(t *testing.T) {
@@ -222,7 +221,7 @@ func TestCallerOverItsShareOfAStreamIsRefused(t *testing.T) {
 	_, refused := db.Messages.Admit(t.Context(), callers.Caller{ID: 1}, storetest.Message("x", storetest.SendTo(msg.Subject, "msg.a"), ofCaller(1)), false)
 	require.Nil(t, refused, "messages to other streams are not refused")
 	another := storetest.OpenAt(t, url, sizes)
-	require.Eventually(t, isOverShare(another, 1), 10*time.Second, 10*time.Millisecond, "the usage is stored in the database")
+	require.Eventually(t, isOverShare(another, 1), 10*time.Second, 10*time.Millisecond, "another process reads the usage from the database")
 	db.Exec(t, `update stream_usage set since = since - interval '16 minutes'`)
 	require.Eventually(t, func() bool { return !isOverShare(db, 1)() }, time.Minute, 10*time.Millisecond)
 }

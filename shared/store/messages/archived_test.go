@@ -53,7 +53,7 @@ func TestArchivedMessage(t *testing.T) {
 		after.Archived = false
 		require.Equal(t, before, after, "all fields are archived")
 	})
-	t.Run("is the result of its repeats", func(t *testing.T) {
+	t.Run("is replayed and not saved again", func(t *testing.T) {
 		want := messages.Submitted{State: "received", Status: msg.Received, Replayed: true, Archived: true}
 		outs := db.MustSave(t, storetest.Message("k", func(r *messages.Submission) { *r = *m; r.CallID = task.NewID() }), storetest.Message("new"))
 		require.Equal(t, []messages.Submitted{want, {State: "sending"}}, outs)
@@ -162,8 +162,8 @@ func TestArchivedAbandonedMessageCanBeConfirmed(t *testing.T) {
 	require.Equal(t, "abandoned", db.MustMessage(t, unsent.ID).State())
 }
 
-// A message is repeated while it is moved to the archive, so the repeat waits for its row. The repeat must not insert the message
-// again when the row is deleted.
+// A message is repeated while it is moved to the archive, so the repeat waits for the message's row. The repeat must not insert
+// the message again when the row is deleted.
 func TestRepeatDuringArchiveIsAReplay(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, storetest.RetentionDays(90, 0))

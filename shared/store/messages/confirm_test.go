@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// mustConfirm confirms a message for a consumer, as its receiver, and returns the state of the message.
+// mustConfirm confirms a message for a consumer, with the permission of a recipient, and returns the new state of the message.
 func mustConfirm(t *testing.T, db *storetest.DB, id task.ID, consumer string) string {
 	t.Helper()
 	after, err := db.Messages.Confirm(t.Context(), id, storetest.ConfirmationBy(consumer))
@@ -44,8 +44,8 @@ func TestConfirmTokenIsCreatedOnceAndStaysValidInTheArchive(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, tokens[a.ID], 32)
 	require.NotEqual(t, tokens[a.ID], tokens[b.ID])
-	for _, m := range concurrent {
-		require.Equal(t, tokens, m, "concurrent calls return the same tokens")
+	for _, got := range concurrent {
+		require.Equal(t, tokens, got, "concurrent calls return the same tokens")
 	}
 
 	_, err = db.Messages.Abandon(t.Context(), a.ID, storetest.Tester) // only final messages are archived
@@ -57,7 +57,7 @@ func TestConfirmTokenIsCreatedOnceAndStaysValidInTheArchive(t *testing.T) {
 	require.Equal(t, messages.Recipient{To: a.To, Token: tokens[a.ID], FirstSend: msg.WasSent}, r)
 	after, err := db.Messages.Confirm(t.Context(), a.ID, messages.Confirmation{Consumer: "shop", Permission: msg.HasToken})
 	require.NoError(t, err)
-	require.Equal(t, "received", after.State(), "a confirmation counts after the message was abandoned, too")
+	require.Equal(t, "received", after.State(), "an abandoned message can still be confirmed")
 
 	_, found, err = db.Messages.Recipient(t.Context(), task.NewID(), "points")
 	require.NoError(t, err)

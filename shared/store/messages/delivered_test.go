@@ -28,12 +28,12 @@ func TestDeliveryTimeIsStoredBeforeAndAfterSave(t *testing.T) {
 	early, late, direct, other := accepted(1, "early"), accepted(2, "late"), accepted(3, "direct"), accepted(4, "other", data(`"other"`))
 
 	mustRecordDelivered(t, db, at, early)
-	found, err := db.Messages.DeliveredAt(t.Context(), early.ID)
+	recorded, err := db.Messages.DeliveredAt(t.Context(), early.ID)
 	require.NoError(t, err)
-	require.True(t, found.Equal(at), "the message is not saved yet")
-	found, err = db.Messages.DeliveredAt(t.Context(), late.ID)
+	require.True(t, recorded.Equal(at), "the message is not saved yet")
+	recorded, err = db.Messages.DeliveredAt(t.Context(), late.ID)
 	require.NoError(t, err)
-	require.Zero(t, found)
+	require.Zero(t, recorded)
 	require.Equal(t, []uint64{1}, missing(t, db, 1, 1), "a message that is only delivered is missing")
 	mustSaveAccepted(t, db, early, late)
 	require.True(t, delivered(early).Equal(at), "the time was recorded before the message was saved")
@@ -53,14 +53,14 @@ func TestDeliveryTimeIsStoredBeforeAndAfterSave(t *testing.T) {
 	require.Zero(t, delivered(other), "the message that is saved under this id is not the delivered message")
 
 	// A final message gets the time too, and its UpdatedAt does not change.
-	ended := accepted(5, "ended", withoutConfirm)
-	mustSaveAccepted(t, db, ended)
+	final := accepted(5, "final", withoutConfirm)
+	mustSaveAccepted(t, db, final)
 	_, err = db.Messages.Relay(t.Context(), 100, storetest.Always(storetest.Accepted).Publish)
 	require.NoError(t, err)
-	before := db.MustMessage(t, ended.ID)
+	before := db.MustMessage(t, final.ID)
 	require.True(t, before.Final())
-	mustRecordDelivered(t, db, at, ended)
-	after := db.MustMessage(t, ended.ID)
+	mustRecordDelivered(t, db, at, final)
+	after := db.MustMessage(t, final.ID)
 	require.True(t, after.DeliveredAt.Equal(at))
 	require.Equal(t, before.UpdatedAt, after.UpdatedAt)
 }
@@ -97,7 +97,7 @@ func TestConcurrentSavesKeepDeliveryTimes(t *testing.T) {
 	}
 }
 
-func TestDeliveryTimeOfUnsavedMessageIsDeleted(t *testing.T) {
+func TestOldDeliveryTimeOfUnsavedMessageIsDeleted(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	kept := accepted(1, "kept")

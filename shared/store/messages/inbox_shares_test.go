@@ -18,8 +18,8 @@ func TestInboxSharesForgetOldMessagesAndSmallPairs(t *testing.T) {
 	require.Zero(t, s.countRecent(now.Add(16*time.Minute)))
 	require.Zero(t, s.countRecent(now), "if the clock goes back, removed minutes stay removed")
 
-	shares := &inboxShares{limit: 2500, counting: true} // so that no query starts
-	slow, _ := shares.admit(inboxPair{"slow", "vic"}, false)
+	shares := &inboxShares{limit: 2500, counting: true} // counting, so that no query starts
+	inFlight, _ := shares.admit(inboxPair{"slow", "vic"}, false)
 	for n := range 3 * inboxPairs {
 		for range 11 {
 			shares.add("greedy", "vic")
@@ -33,7 +33,7 @@ func TestInboxSharesForgetOldMessagesAndSmallPairs(t *testing.T) {
 	require.Nil(t, greedy, "a pair with many messages is kept")
 	ann, _ := shares.admit(inboxPair{"ann", "1"}, false)
 	require.NotNil(t, ann)
-	require.Same(t, slow.share, shares.byPair[inboxPair{"slow", "vic"}], "a pair with a message in flight is kept")
+	require.Same(t, inFlight.share, shares.byPair[inboxPair{"slow", "vic"}], "a pair with a message in flight is kept")
 }
 
 func (i *inboxShares) add(sender, user string) {
@@ -47,7 +47,7 @@ func (i *inboxShares) add(sender, user string) {
 func TestBurstOfAcceptedMessagesToAUserIsLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		shares := &inboxShares{limit: 2500, counting: true} // so that no query starts
+		shares := &inboxShares{limit: 2500, counting: true} // counting, so that no query starts
 		pair := inboxPair{"greedy", "vic"}
 		for range 156 {
 			r, _ := shares.admit(pair, true)

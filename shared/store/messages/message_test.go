@@ -124,21 +124,21 @@ func TestConcurrentRepeatsAreSavedOnce(t *testing.T) {
 	url := sandbox.NewDatabase(t)
 	instances := []*storetest.DB{storetest.OpenAt(t, url), storetest.OpenAt(t, url)}
 	for round := range 20 {
-		first := make([]bool, 12)
+		saved := make([]bool, 12) // by call: it saved the message "b", and did not replay it
 		var all sync.WaitGroup
-		for i := range first {
+		for i := range saved {
 			all.Go(func() {
 				outs, errs := instances[i%2].Messages.Submit([]*messages.Submission{storetest.Message(fmt.Sprint("b", round)), storetest.Message(fmt.Sprint("a", round))})
-				first[i] = errs[0] == nil && outs[0].Refused == nil && !outs[0].Replayed
+				saved[i] = errs[0] == nil && outs[0].Refused == nil && !outs[0].Replayed
 			})
 		}
 		all.Wait()
-		require.Len(t, slices.DeleteFunc(first, func(saved bool) bool { return !saved }), 1)
+		require.Len(t, slices.DeleteFunc(saved, func(saved bool) bool { return !saved }), 1)
 	}
 	require.Equal(t, 40, storetest.OpenAt(t, url).Count(t, `select count(*) from message_live`))
 }
 
-func TestMessageInFlightElsewhereIsReported(t *testing.T) {
+func TestRepeatOfUncommittedMessageIsKeyInFlight(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	tx, err := db.Owner.Begin(t.Context())
@@ -147,7 +147,7 @@ func TestMessageInFlightElsewhereIsReported(t *testing.T) {
 	var batch pgx.Batch
 	messages.InsertMessages.Queue(&batch, []*messages.Submission{m})
 	require.NoError(t, tx.SendBatch(t.Context(), &batch).Close())
-	outs, errs := db.Messages.Submit([]*messages.Submission{storetest.Message("k"), storetest.Message("bystander")})
+	outs, errs := db.Messages.Submit([]*messages.Submission{storetest.Message("k"), storetest.Message("other")})
 	require.Equal(t, task.CodeKeyInFlight, task.CodeOf(errs[0]))
 	require.NoError(t, errs[1])
 	require.False(t, outs[1].Replayed)

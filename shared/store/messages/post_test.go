@@ -16,7 +16,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// wideLimits allow all posts of these tests.
+// wideLimits allow all posts of these tests, except that TestOneHostDoesNotDelayAnother exceeds the limit of one host.
 var wideLimits = messages.InFlightLimits{All: 100, Account: 100, Destination: 16}
 
 func claimPosts(t *testing.T, db *storetest.DB, inFlight ...messages.Post) []messages.Post {

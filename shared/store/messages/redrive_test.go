@@ -100,14 +100,14 @@ func TestAbandonedMessageIsNotSentButCanBeConfirmed(t *testing.T) {
 	db := storetest.Open(t)
 	ctx := t.Context()
 	saveStuck(t, db, "s1", "s2")
-	db.MustSave(t, storetest.Message("on its way"))
-	for _, key := range []string{"s1", "s2", "on its way", "s1"} {
+	db.MustSave(t, storetest.Message("fresh"))
+	for _, key := range []string{"s1", "s2", "fresh", "s1"} {
 		d, err := db.Messages.Abandon(ctx, idOf(key), storetest.Tester)
 		require.NoError(t, err)
 		require.Equal(t, "abandoned", d.State())
 		require.Equal(t, "tester", d.FinishedBy)
 	}
-	require.Equal(t, []string{"message.abandon"}, storetest.ActionNames(db.Actions(t, idOf("s1").String())), "once")
+	require.Equal(t, []string{"message.abandon"}, storetest.ActionNames(db.Actions(t, idOf("s1").String())), "to abandon it again is not audited")
 	require.Empty(t, stuckKeys(t, db, msg.Sent, 0))
 	require.Zero(t, db.Count(t, `select count(*) from reliable_messages where remaining_sends = 0`))
 	require.Zero(t, db.MakeDueAndRelay(t, storetest.Always(storetest.Accepted)).Rows)
@@ -127,8 +127,8 @@ func TestAbandonedMessageIsNotSentButCanBeConfirmed(t *testing.T) {
 	require.Zero(t, db.Count(t, `select count(*) from message_live join message_done using (id)`))
 }
 
-// A final message is in another table than a live one.
-func TestMessageIsConfirmedAndAbandonedWhileItIsRedriven(t *testing.T) {
+// A redrive moves the row of an abandoned message from message_done to message_live.
+func TestMessageIsConfirmedOrAbandonedWhileItIsRedriven(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	saveStuck(t, db, "confirmed", "abandoned")

@@ -144,7 +144,7 @@ func TestFullSubjectUsesNoSends(t *testing.T) {
 	require.Equal(t, "sending", d.State())
 }
 
-func TestUnsentMessagesStayAheadOfLaterOnes(t *testing.T) {
+func TestMessagesKeepTheirOrderWhileBrokerIsUnavailable(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	var rows []*messages.Submission
@@ -177,7 +177,7 @@ func TestUnsentMessagesStayAheadOfLaterOnes(t *testing.T) {
 	require.Equal(t, sends, b.MsgIDs())
 }
 
-func TestRepeatAfterCrashUsesTheSameMsgID(t *testing.T) {
+func TestSendAfterCrashUsesTheSameMsgID(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	m := storetest.Message("k")

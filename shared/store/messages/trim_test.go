@@ -41,16 +41,16 @@ func TestStreamsAreTrimmedByOneInstanceAtATime(t *testing.T) {
 func TestInboxTrimmedIsRecordedByUser(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	record := func(last uint64, to map[string]uint64) {
+	record := func(last uint64, upTo map[string]uint64) {
 		t.Helper()
-		require.NoError(t, db.Messages.SetInboxesTrimmed(t.Context(), to, last))
+		require.NoError(t, db.Messages.SetInboxesTrimmed(t.Context(), upTo, last))
 		require.NoError(t, db.Messages.ForgetInboxTrims(t.Context(), last, 720*time.Hour))
 	}
 	trimmed := func(user string, want uint64) {
 		t.Helper()
-		to, err := db.Messages.InboxTrimmed(t.Context(), user)
+		upTo, err := db.Messages.InboxTrimmed(t.Context(), user)
 		require.NoError(t, err)
-		require.Equal(t, want, to, user)
+		require.Equal(t, want, upTo, user)
 	}
 	record(100, map[string]uint64{"ann": 50, "bob": 60})
 	record(100, map[string]uint64{"ann": 40, "cid": 100})
@@ -60,8 +60,8 @@ func TestInboxTrimmedIsRecordedByUser(t *testing.T) {
 	trimmed("dan", 0)
 	db.Exec(t, `update inbox_trims set trimmed_at = now() - interval '31 days' where user_name = 'bob'`)
 	record(70, map[string]uint64{"dan": 7})
-	trimmed("bob", 0)
-	trimmed("cid", 0)
+	trimmed("bob", 0) // older than every message in the stream
+	trimmed("cid", 0) // above the last sequence number, so of an earlier stream
 	trimmed("ann", 50)
 	record(30, map[string]uint64{"ann": 20})
 	trimmed("ann", 20)
