@@ -75,15 +75,15 @@ func TestCallerLimitCoversAllItsEndpoints(t *testing.T) {
 
 	insertDueDeliveries(t, db, db.MustAddEndpoint(t, 8, "https://neighbour.example").ID, 8, 2, "")
 	require.Equal(t, map[int64]int{8: 2}, storetest.ByCaller(claimDeliveries(t, db, first...), caller))
-	require.Equal(t, map[int64]int{7: 2}, storetest.ByCaller(claimDeliveries(t, db, first[:2]...), caller), "two of the caller's four deliveries are settled")
+	require.Equal(t, map[int64]int{7: 2}, storetest.ByCaller(claimDeliveries(t, db, first[:2]...), caller), "two of the caller's four deliveries are no longer in flight")
 
 	insertDueDeliveries(t, db, db.MustAddEndpoint(t, 9, "https://another.example").ID, 9, 3, "")
 	two := smallLimits
 	two.All = 2
-	for range 2 { // the caller with the fewest deliveries in flight comes first, not the one with more endpoints
+	for range 2 { // caller 9 has the fewest deliveries in flight, so it comes before caller 7 with its many endpoints
 		due, err := db.Webhooks.ClaimDeliveries(t.Context(), two, first[:1], time.Minute)
 		require.NoError(t, err)
-		require.Equal(t, map[int64]int{9: 1}, storetest.ByCaller(due, caller), "one of two is in flight already")
+		require.Equal(t, map[int64]int{9: 1}, storetest.ByCaller(due, caller), "one of the two that All allows is in flight already")
 	}
 }
 
@@ -156,7 +156,7 @@ func TestEventsThatRobotRefusedAndNewEventsDoNotDelayEachOther(t *testing.T) {
 	for _, c := range []struct {
 		refused, fresh int
 		failing        bool
-		most           int // new events in flight
+		claimed        int // new events that the first claim returns
 	}{{500, 30, false, 16}, {1, 30, false, 16}, {500, 30, true, 4}, {1, 60, true, 4}} {
 		db := storetest.Open(t)
 		endpoint := db.MustAddEndpoint(t, 7, "https://robot.example", "alert.raised").ID
@@ -178,13 +178,13 @@ func TestEventsThatRobotRefusedAndNewEventsDoNotDelayEachOther(t *testing.T) {
 		}
 		single, fresh := claim(nil)
 		require.Len(t, single, 1, "%+v", c)
-		require.Len(t, fresh, c.most, "%+v", c)
-		more, others := claim(append(single, fresh[1:]...))
-		require.Empty(t, more, "%+v", c)
-		require.Len(t, others, 1, "%+v", c)
-		more, others = claim(fresh)
-		require.Len(t, more, min(c.refused-1, 1), "%+v", c)
-		require.Empty(t, others, "%+v", c)
+		require.Len(t, fresh, c.claimed, "%+v", c)
+		moreSingle, moreFresh := claim(append(single, fresh[1:]...))
+		require.Empty(t, moreSingle, "%+v", c)
+		require.Len(t, moreFresh, 1, "%+v", c)
+		moreSingle, moreFresh = claim(fresh)
+		require.Len(t, moreSingle, min(c.refused-1, 1), "%+v", c)
+		require.Empty(t, moreFresh, "%+v", c)
 	}
 }
 
@@ -205,7 +205,7 @@ func TestFailingEndpointsOfAccountTakeTurns(t *testing.T) {
 		endpoints[d.EndpointID] = true
 	}
 	require.Len(t, due, 8)
-	require.Len(t, endpoints, 8, "the new events of a failing robot after the first come after the first delivery of each failing endpoint")
+	require.Len(t, endpoints, 8, "one delivery of each endpoint, although more new events of the robot are due")
 }
 
 func TestCallerLimitCoversAllItsHosts(t *testing.T) {
@@ -264,8 +264,7 @@ func TestClaimIsFastWithManyHosts(t *testing.T) {
 	} {
 		require.Less(t, countBlocks(t, conn, name, args), 5000, name)
 	}
-	later := `update webhook_deliveries set next_at = next_at + interval '1 hour'; update message_live set next_at = next_at + interval '1 hour'`
-	db.Exec(t, later)
+	db.Exec(t, `update webhook_deliveries set next_at = next_at + interval '1 hour'; update message_live set next_at = next_at + interval '1 hour'`)
 	insertDueDeliveries(t, db, endpoint, 0, 1, "due.example")
 	insertDuePosts(t, db, 0, 1, "due.example")
 	due := claimDeliveries(t, db)
@@ -364,8 +363,8 @@ func TestResendFailedReadsFailedDeliveriesOnly(t *testing.T) {
 	}
 }
 
-// A process claims a delivery again if its lease ends before the first result is stored. Then one call can have two
-// results of one delivery.
+// If the lease of a delivery ends before its result is stored, the same process can claim the delivery again. Then one call can
+// have two results of one delivery.
 func TestTwoTriesOfOneDeliveryAreBothRecorded(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

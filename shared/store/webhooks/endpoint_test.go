@@ -34,7 +34,7 @@ func withResponse(status int, due ...webhooks.DueDelivery) []webhooks.Tried {
 	})
 }
 
-// settle settles the deliveries of due with one HTTP status, and returns when they are tried again.
+// settle settles claimed deliveries with one HTTP status, and returns when they are tried again.
 func settle(t *testing.T, db *storetest.DB, status int, due ...webhooks.DueDelivery) []time.Time {
 	t.Helper()
 	settled, err := db.Webhooks.SettleDeliveries(t.Context(), withResponse(status, due...), 120*time.Hour)
@@ -117,15 +117,15 @@ func TestEventsOfCallersWithFewEndpointsAreRecordedFirst(t *testing.T) {
 		from webhook_deliveries where caller_id = 7) as steps where step <> 1`), "each endpoint gets the events in order")
 }
 
-// claimPayloads makes all pending deliveries due and claims them. It returns their payloads by URL, joined.
+// claimPayloads makes all pending deliveries due and claims them. It returns the payloads by URL; several of one URL are joined.
 func claimPayloads(t *testing.T, db *storetest.DB) map[string]string {
 	t.Helper()
 	db.Exec(t, `update webhook_deliveries set next_at = now() where state = 0`)
-	sent := map[string]string{}
+	payloads := map[string]string{}
 	for _, d := range db.MustClaimDeliveries(t) {
-		sent[d.URL] += d.Payload
+		payloads[d.URL] += d.Payload
 	}
-	return sent
+	return payloads
 }
 
 func TestEventIsStoredOnceForAllEndpoints(t *testing.T) {
@@ -448,8 +448,8 @@ func TestLockedEndpointDelaysOnlyItsOwnResults(t *testing.T) {
 		status int // of the responses
 	}{
 		"settling":               {sql: webhooks.LockHealthSQL, args: []any{[]task.ID{busy.ID}, []task.ID{busy.ID}}, status: 500},
-		"a change":               {sql: strings.ReplaceAll(webhooks.LockEndpointSQL, "$2", "null"), args: []any{busy.ID}, status: 500},
-		"the endpoint's removal": {sql: `select from webhook_endpoints where id = $1 for update`, args: []any{busy.ID}, status: 500},
+		"an endpoint's update":   {sql: strings.ReplaceAll(webhooks.LockEndpointSQL, "$2", "null"), args: []any{busy.ID}, status: 500},
+		"an endpoint's deletion": {sql: `select from webhook_endpoints where id = $1 for update`, args: []any{busy.ID}, status: 500},
 		"a resend":               {sql: `select from webhook_deliveries where endpoint_id = $1 for update`, args: []any{busy.ID}, status: 200},
 	} {
 		record := func() int {
@@ -536,7 +536,8 @@ func TestFailedClaimReturnsNoDeliveries(t *testing.T) {
 }
 
 // A chat robot can subscribe only to alert.raised, alert.cleared and webhook.disabled: events of tasks have no text for robots.
-func TestRobotForOtherEventsIsRefused(t *testing.T) {
+// Only robots of DingTalk and Feishu may have a secret. An endpoint for CloudEvents must have one.
+func TestEndpointThatDoesNotFitItsFormatIsRefused(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	addWith := func(secret, format string, events ...string) error {
