@@ -67,7 +67,7 @@ func TestFullStreamPausesAsAWhole(t *testing.T) {
 					require.NoError(t, err)
 					require.Equal(t, []string{full}, paused)
 				} else {
-					require.Empty(t, relayed.Streams, "it was paused before")
+					require.Empty(t, relayed.Streams, "the stream was paused before")
 				}
 				require.Len(t, relayed.NextTries, 1)
 				require.WithinDuration(t, began.Add(msg.StreamPause(failures)), relayed.NextTries[0], time.Second)
@@ -79,7 +79,7 @@ func TestFullStreamPausesAsAWhole(t *testing.T) {
 				good := storetest.Message("good "+fmt.Sprint(failures), address[other], func(m *messages.Submission) { m.Confirm = false })
 				db.MustSave(t, good)
 				require.Equal(t, 1, db.RelayDue(t, b).Rows)
-				require.Equal(t, "sent", db.MustMessage(t, good.ID).State(), "the other stream goes on")
+				require.Equal(t, "sent", db.MustMessage(t, good.ID).State(), "messages to the other stream are sent")
 				endPauses(t, db)
 			}
 			require.Zero(t, countUpdated(t, db), "no waiting message was updated")
