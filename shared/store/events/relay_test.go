@@ -39,8 +39,8 @@ func TestFinalEventsAreWrittenForSubscribers(t *testing.T) {
 	var notified atomic.Int64
 	db := storetest.Open(t, storetest.WithEvents(store.FinalEvents), func(c *stores.Config) { c.OnEvents = func() { notified.Add(1) } })
 	db.MustAddEndpoint(t, 7, "https://seven.example")
-	silent := db.MustAddEndpoint(t, 8, "https://eight.example")
-	_, err := db.Webhooks.DisableEndpoint(t.Context(), silent.ID, nil, store.Operator{Name: "ops"})
+	disabled := db.MustAddEndpoint(t, 8, "https://eight.example")
+	_, err := db.Webhooks.DisableEndpoint(t.Context(), disabled.ID, nil, store.Operator{Name: "ops"})
 	require.NoError(t, err)
 	db.EnsureCaller(t, 9)
 	_, err = db.Webhooks.SigningSecret(t.Context(), 9, "whsec_x")

@@ -372,7 +372,6 @@ func TestConcurrentMessagesDoNotExceedInboxShare(t *testing.T) {
 	require.Empty(t, admitConcurrently())
 }
 
-// A message that exceeds its caller's quota does not count for the inbox.
 func TestMessageOverQuotaDoesNotCountForInbox(t *testing.T) {
 	t.Parallel()
 	db, full := storetest.Open(t, func(c *stores.Config) { c.Inbox = 100 }), callers.Caller{ID: 1, Name: "full", MaxWaitingMessages: new(int64(1))}

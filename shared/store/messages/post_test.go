@@ -165,7 +165,7 @@ func TestDestinationKeyIsTheSameInSQLAndGo(t *testing.T) {
 
 // A message that is redriven during its post is posted a second time concurrently. Both results may be
 // settled in one call, together with results of other messages.
-func TestSettlePostsOfOneMessageTwice(t *testing.T) {
+func TestTwoPostsOfOneMessageAreSettledInOneCall(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	redriven, other := storetest.Message("redriven", toURL), storetest.Message("other", toURL)
