@@ -84,7 +84,7 @@ func (d *deliverer) postToRobot(ctx context.Context, kind robotKind, w webhooks.
 		return attempt{at: time.Now(), err: "the event cannot be shown as a text: " + err.Error()}
 	}
 	deadline, _ := ctx.Deadline()
-	waitCtx, cancel := context.WithDeadline(ctx, deadline.Add(-d.cfg.Timeout)) // a POST that is cut off would not count as a try
+	waitCtx, cancel := context.WithDeadline(ctx, deadline.Add(-d.cfg.Timeout)) // so that a POST has its whole timeout: if ctx cut it off, it would not count as a try
 	defer cancel()
 	return d.robotTexts.post(waitCtx, w.EndpointID, event, w.Single(), func(text string) attempt { return d.postText(ctx, kind, w, text) })
 }

@@ -14,7 +14,7 @@ import (
 const drainInterval = 200 * time.Millisecond
 
 // Drain is the command drain. It returns once every message in the stream of accepted messages is saved,
-// rejected or a dead letter. It may never return while new messages are accepted.
+// rejected or a dead letter. If new messages are accepted all the time, it may run forever.
 func Drain(ctx context.Context, env *fn.Env, _ struct{}) error {
 	var after uint64
 	for printed := math.MaxInt; ; {
@@ -39,10 +39,10 @@ func Drain(ctx context.Context, env *fn.Env, _ struct{}) error {
 }
 
 // countUnsaved counts the messages after a sequence number that are neither saved nor rejected nor dead letters. Up
-// to the sequence number savedTo there are no such messages. The database alone does not show all of them: after
-// NATS has lost the end of the stream, new messages have the sequence numbers of lost ones that were saved. So n is at
-// least the number of messages that the function save has not acknowledged. countUnsaved does not use the table
-// accepted_checked, because every function can write it.
+// to the sequence number savedTo there are no such messages. The database alone does not show all of them: if NATS loses
+// the end of the stream, it gives the same sequence numbers to new messages, which then look saved. So n is at least the
+// number of messages that the function save has not acknowledged. countUnsaved does not start at the number in
+// accepted_checked: a compromised function could have set it too high.
 func countUnsaved(ctx context.Context, env *fn.Env, after uint64) (n int, savedTo uint64, err error) {
 	state, err := env.Bus().AcceptState(ctx)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 const ProcessMetrics = "/metrics"
 
 // ServeMetrics serves the metrics of r at a path of their own, on the same port and for the same callers as
-// ProcessMetrics. A function calls ServeMetrics in its build.
+// ProcessMetrics. A function calls it when it is built, not in a call.
 func (e *Env) ServeMetrics(path string, r *metrics.Registry) {
 	e.metricsEndpoints.Store(path, telemetry.NewEndpoint(r, e.Log))
 }

@@ -39,8 +39,8 @@ func (n *Notifier) CountRows(q *pgx.QueuedQuery) {
 	})
 }
 
-// CollectIDs is CountRows for a statement that writes at most one row and returns the column ids of this row: CollectIDs
-// also reads the column into ids.
+// CollectIDs is CountRows for a statement that writes at most one row and ends with "returning ids". It also reads this
+// array into ids.
 func (n *Notifier) CollectIDs(q *pgx.QueuedQuery, ids *[]task.ID) {
 	q.Query(func(rows pgx.Rows) error {
 		return Each(rows, []any{ids}, func() { n.rows++ })
@@ -48,7 +48,7 @@ func (n *Notifier) CollectIDs(q *pgx.QueuedQuery, ids *[]task.ID) {
 }
 
 // Notify returns err, the outcome of the transaction. If the transaction was committed, Notify calls OnEvents if events
-// were or may have been written, and OnFailed after CountFailure. If the transaction may have been committed despite err,
+// were or may have been written, and OnFailed if CountFailure was called. If the transaction may have been committed despite err,
 // Notify calls both.
 func (n *Notifier) Notify(err error) error {
 	if n == nil || err != nil && !MayHaveCommitted(err) {

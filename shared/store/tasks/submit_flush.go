@@ -13,7 +13,7 @@ type action int8
 
 const (
 	insert  action = iota // insert the row, which is ready
-	refuse                // log the refusal
+	refuse                // add the refusal to receive_logs
 	resolve               // the key or the id exists: find the call that inserted it
 )
 
