@@ -200,14 +200,14 @@ COMMENT ON COLUMN inbox_trims.user_name IS 'The user.';
 COMMENT ON COLUMN inbox_trims.seq IS 'The last sequence number of the stream at which a message to the user was removed.';
 COMMENT ON COLUMN inbox_trims.trimmed_at IS 'When that was last recorded.';
 
-CREATE TABLE inbox_rejected (
+CREATE TABLE inbox_unsaved (
     user_name text COLLATE "C",
     sender    text COLLATE "C",
     since     timestamptz,
     messages  bigint NOT NULL,
     PRIMARY KEY (user_name, sender, since)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
-COMMENT ON TABLE inbox_rejected IS 'How many accepted messages from a sender to a user were rejected in the minute that begins at since. They are not saved, but may be in the inbox of the user. Rows are deleted after an hour.';
+COMMENT ON TABLE inbox_unsaved IS 'How many accepted messages from a sender to a user were not saved in the minute that begins at since, because they were rejected or are repeats of saved messages. They may still be in the inbox of the user. Rows are deleted after an hour.';
 
 CREATE TABLE stream_usage (
     since     timestamptz,

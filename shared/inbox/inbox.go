@@ -57,7 +57,7 @@ const insertSQL = `INSERT INTO message_inbox (consumer, message_id) VALUES ($1, 
 //
 // Once waits while another open transaction has called Once for the same consumer and message. If effect fails,
 // Once rolls tx back, so that the row cannot be committed without the effect. If effect ends tx, such as with the statement
-// ROLLBACK, Once returns an error.
+// ROLLBACK, and begins no other, Once returns an error.
 func Once(ctx context.Context, tx pgx.Tx, consumer, messageID string, effect func(ctx context.Context) error) (first bool, err error) {
 	tag, err := tx.Exec(ctx, insertSQL, consumer, messageID)
 	if err != nil {

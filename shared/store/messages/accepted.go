@@ -110,7 +110,7 @@ func (st *Store) saveAccepted(ctx context.Context, rows []*Submission) (out []Sa
 		out = savingResults(rows, inserted, fingerprints)
 		batch = pgx.Batch{}
 		queueAcks(&batch, notifier, rows, out, seqs)
-		queueRejected(&batch, rows, out, seqs)
+		queueUnsaved(&batch, rows, out, seqs)
 		queueStreamUsage(&batch, usageOfAccepted(rows, out, seqs))
 		return tx.SendBatch(ctx, &batch).Close()
 	})
@@ -184,24 +184,25 @@ func usageOfAccepted(rows []*Submission, out []Saving, seqs map[task.ID]int64) s
 	return usage
 }
 
-// addRejectedSQL adds to the rows of this minute. It sorts its input, so that two transactions never deadlock.
-const addRejectedSQL = `
-insert into inbox_rejected as r (user_name, sender, since, messages)
+// addUnsavedSQL adds to the rows of this minute. It sorts its input, so that two transactions never deadlock.
+const addUnsavedSQL = `
+insert into inbox_unsaved as r (user_name, sender, since, messages)
 select user_name, sender, date_trunc('minute', now()), count(*) from unnest($1::text[], $2::text[]) as t (user_name, sender)
 group by user_name, sender order by user_name, sender
 on conflict (user_name, sender, since) do update set messages = least(r.messages, 1000000000000000000) + excluded.messages`
 
-// queueRejected counts the rejected messages to users, for the senders' shares of inboxes. If a call of SaveAccepted is
-// repeated, the same sequence numbers are not counted again.
-func queueRejected(batch *pgx.Batch, rows []*Submission, out []Saving, seqs map[task.ID]int64) {
+// queueUnsaved counts the messages to users that are rejected or repeats of saved messages, for the senders' shares of inboxes:
+// they may have been delivered before this call. If a call of SaveAccepted is repeated, the same sequence numbers are not
+// counted again.
+func queueUnsaved(batch *pgx.Batch, rows []*Submission, out []Saving, seqs map[task.ID]int64) {
 	var users, senders []string
 	for i, m := range rows {
-		if out[i] == SaveRejected && m.To.Kind == msg.User && m.AcceptSeq > seqs[m.ID] {
+		if out[i] != SavedNow && m.To.Kind == msg.User && m.AcceptSeq > seqs[m.ID] {
 			users, senders = append(users, m.To.Name), append(senders, m.From)
 		}
 	}
 	if len(users) > 0 {
-		batch.Queue(addRejectedSQL, users, senders)
+		batch.Queue(addUnsavedSQL, users, senders)
 	}
 }
 

@@ -59,9 +59,9 @@ delete from inbox_trims where user_name = any(array(
 
 	inboxTrimmedSQL = `select coalesce(max(seq), 0) from inbox_trims where user_name = $1`
 
-	forgetUsageSQL    = `delete from stream_usage` + outOfDate
-	forgetRejectedSQL = `delete from inbox_rejected` + outOfDate
-	outOfDate         = ` where since not between now() - interval '1 hour' and now() + interval '1 hour'`
+	forgetUsageSQL   = `delete from stream_usage` + outOfDate
+	forgetUnsavedSQL = `delete from inbox_unsaved where ctid = any(array(select ctid from inbox_unsaved` + outOfDate + ` limit 100000 for update skip locked))`
+	outOfDate        = ` where since not between now() - interval '1 hour' and now() + interval '1 hour'`
 
 	// endPausesSQL makes the relays try the streams at once. It locks the rows in the order in which relays do.
 	endPausesSQL = `
@@ -81,7 +81,8 @@ func (st *Store) BeginTrim(ctx context.Context) (t Trim, due bool, err error) {
 }
 
 // EndTrim records where the next trim of the stream of messages begins. It ends the pauses of the streams that have
-// room again (freed), and deletes counts of messages (stream_usage, inbox_rejected) older than an hour.
+// room again (freed), and deletes counts of messages older than an hour: all of stream_usage, and at most 100,000 of
+// inbox_unsaved.
 func (st *Store) EndTrim(ctx context.Context, next uint64, freed []string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.SaveTimeout)
 	defer cancel()
@@ -89,11 +90,11 @@ func (st *Store) EndTrim(ctx context.Context, next uint64, freed []string) error
 	if err == nil {
 		_, err = st.db.Hot.Exec(ctx, forgetUsageSQL, store.Unprepared)
 	}
-	if err == nil {
-		_, err = st.db.Hot.Exec(ctx, forgetRejectedSQL, store.Unprepared)
-	}
 	if err == nil && len(freed) > 0 {
 		_, err = st.db.Hot.Exec(ctx, endPausesSQL, store.Unprepared, freed)
+	}
+	if err == nil {
+		_, err = st.db.Hot.Exec(ctx, forgetUnsavedSQL, store.Unprepared)
 	}
 	return store.Wrap("end trim", err)
 }

@@ -66,3 +66,13 @@ func TestInboxTrimmedIsRecordedByUser(t *testing.T) {
 	record(30, map[string]uint64{"ann": 20})
 	trimmed("ann", 20)
 }
+
+func TestTrimForgetsOldCountsOfMessages(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.Exec(t, `insert into inbox_unsaved select 'vic', 'sender', now() + make_interval(mins => m), 1 from unnest('{-70,-50,0,70}'::int[]) m`)
+	db.Exec(t, `insert into stream_usage select now() + make_interval(mins => m), 'USERS', 1, 1 from unnest('{-70,-50,0,70}'::int[]) m`)
+	require.NoError(t, db.Messages.EndTrim(t.Context(), 0, nil))
+	require.Equal(t, 2, db.Count(t, `select count(*) from inbox_unsaved`))
+	require.Equal(t, 2, db.Count(t, `select count(*) from stream_usage`))
+}
