@@ -44,8 +44,8 @@ select stream, caller_id from (
 ) u join unnest($1::text[], $2::bigint[]) as s (stream, size) using (stream)
 where size > 0 and total > size / 2 and own > size / 4`
 
-// sentToUserSQL counts, up to $3 of each, the saved and the unsaved messages (inbox_unsaved) that $1 sent to the user $2 within the last 15
-// minutes. If $1 is the name of an account (see Caller.QuotaName), the messages of the other callers of the account count too.
+// sentToUserSQL counts, up to $3 of each, the saved and the unsaved messages (inbox_unsaved) that $1 sent to the user $2 within
+// the last 15 minutes. If $1 is the name of an account (see Caller.QuotaName), the messages of the other callers of the account count too.
 const (
 	sentToUserSQL = `
 select (
@@ -92,8 +92,8 @@ func (a Admission) End() {
 // Admit counts a message of a caller before the message is saved, or accepted by a stream (accepted). It refuses
 // the message (task.CodeQuota) if the account of the caller would exceed its quota of waiting messages, has used more than
 // its share of a stream, or has sent a quarter of an inbox to this user within 15 minutes, or too many accepted messages to this
-// user in this second. Only the last two refusals name a field, to, since the caller may still send to other users. If Admit refuses, the caller of Admit must still look for a
-// saved message with the same id, because a replay must succeed.
+// user in this second. Only the last two refusals name a field, to, since the caller may still send to other users. If Admit
+// refuses, the caller of Admit must still look for a saved message with the same id, because a replay must succeed.
 //
 // While messages are submitted, the waiting messages in the database are counted about every second, every 10 s if they
 // are below a tenth of the quota, and less often if counting takes more than 50 ms. An account can exceed its quota by the

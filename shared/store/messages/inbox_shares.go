@@ -43,7 +43,7 @@ type inboxShare struct {
 	second   int64             // when a message was last admitted to be accepted, as Unix time
 	inSecond int               // how many such messages were admitted in this second
 
-	others  int       // messages of other processes that are saved or were rejected
+	others  int       // messages of other processes, as countSent counts them
 	counted time.Time // when others was counted
 }
 
@@ -122,7 +122,7 @@ func (i *inboxShares) refuse(sender string, burst bool) *task.Error {
 }
 
 // share returns the counts of a pair. If there are too many pairs, it removes pairs without messages in flight: first
-// those with few messages and, if that is not enough, all. The database still has their saved messages, and counts the rejected ones.
+// those with few messages and, if that is not enough, all. The database still has their messages, or counts of them.
 func (i *inboxShares) share(pair inboxPair, now time.Time) *inboxShare {
 	if s := i.byPair[pair]; s != nil {
 		return s
@@ -160,7 +160,7 @@ func (r *inboxReservation) end(saved int) {
 	}
 }
 
-// count queries how many messages of a pair are saved or were rejected, and sets others.
+// count queries how many messages of a pair countSent finds, and sets others.
 func (i *inboxShares) count(pair inboxPair, s *inboxShare) {
 	ctx, cancel := context.WithTimeout(context.Background(), quota.CountTimeout)
 	defer cancel()
