@@ -20,6 +20,7 @@ type deliverer struct {
 	messagesInFlight *workInFlight[urlMessage]
 
 	robotTexts robotTexts
+	pushed     pushedBytes
 
 	changes       loglimit.ByKey[endpointState] // limits the log lines about failing and recovered endpoints
 	nonPublic     loglimit.ByKey[string]        // limits the log lines about hosts without a public address

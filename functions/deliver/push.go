@@ -28,10 +28,15 @@ const pushTimeout = 2 * time.Second
 func (d *deliverer) push(ctx context.Context, c *fn.Call, events []streamevent.Event) error {
 	var accepted []*messages.Submission
 	var toPublish []bus.Message // one for each of accepted
+	nearlyFull := d.env.Bus().NearlyFull(ctx)
 	for i := range events {
 		m, err := events[i].Message()
 		if err != nil || m.To.Kind == message.URL || time.Since(m.AcceptedAt) > maxPushAge {
 			continue // the function save stores an invalid message as a dead letter
+		}
+		pushed := d.pushed.add(m.CallerID, len(m.Data)+messages.StreamOverhead)
+		if free, isNearlyFull := nearlyFull[m.To.Stream()]; isNearlyFull && pushed > free {
+			continue // after it is saved, the relay decides when this caller's messages are published
 		}
 		accepted, toPublish = append(accepted, m), append(toPublish, firstSend(m))
 	}

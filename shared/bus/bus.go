@@ -44,6 +44,8 @@ type Bus struct {
 	unsent     map[signal]bool      // tried again after the next connect, or after resendDelay while connected
 	warned     bool                 // logged that the server has no message schedules
 
+	rooms rooms
+
 	inboxesMu sync.Mutex
 	inboxes   map[inboxKey]*inboxSubscription // for each user who has a Follower in this process: the subscription to the user's subject
 }

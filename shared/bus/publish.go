@@ -165,6 +165,7 @@ func (b *Bus) publish(publisher jetstream.JetStream, m *Message) (jetstream.PubA
 	options := []jetstream.PublishOpt{jetstream.WithMsgID(cmp.Or(m.MsgID, m.Event.ID())), jetstream.WithRetryAttempts(0)}
 	if stream := b.streamOf(m.Subject); stream != "" {
 		options = append(options, jetstream.WithExpectStream(stream))
+		b.rooms.count(stream, len(m.Event.Data())+headerBytes)
 	}
 	f, err := publisher.PublishMsgAsync(&nats.Msg{Subject: m.Subject, Header: header, Data: m.Event.Data()}, options...)
 	return f, classify(err)

@@ -166,7 +166,7 @@ func TestRelayBatchIsAboutFourMebibytes(t *testing.T) {
 	var sizes []int
 	for relayed := (store.Relayed{More: true}); relayed.More; {
 		var err error
-		relayed, err = db.Messages.Relay(t.Context(), 500, func(_ context.Context, due []messages.Due) ([]msg.Result, error) {
+		relayed, err = db.Messages.Relay(t.Context(), 500, messages.Held{}, func(_ context.Context, due []messages.Due) ([]msg.Result, error) {
 			sizes = append(sizes, len(due))
 			return make([]msg.Result, len(due)), nil
 		})

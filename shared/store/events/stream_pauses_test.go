@@ -290,7 +290,7 @@ func TestBacklogDoesNotSlowOtherMessages(t *testing.T) {
 		require.NoError(t, err)
 	}
 	countBlocks := func() (blocks int) {
-		for _, call := range []string{"anyMessageDueSQL", "lockDueMessagesSQL(500, 16)", "nextRelaySQL"} {
+		for _, call := range []string{"anyMessageDueSQL", "lockDueMessagesSQL(500, 16, array[]::text[], array[]::bigint[])", "nextRelaySQL"} {
 			blocks += storetest.CountBlocks(t, conn, "execute "+call)
 		}
 		return blocks

@@ -55,7 +55,7 @@ func TestDeliveryTimeIsStoredBeforeAndAfterSave(t *testing.T) {
 	// A final message gets the time too, and its UpdatedAt does not change.
 	final := accepted(5, "final", withoutConfirm)
 	mustSaveAccepted(t, db, final)
-	_, err = db.Messages.Relay(t.Context(), 100, storetest.Always(storetest.Accepted).Publish)
+	_, err = db.Messages.Relay(t.Context(), 100, messages.Held{}, storetest.Always(storetest.Accepted).Publish)
 	require.NoError(t, err)
 	before := db.MustMessage(t, final.ID)
 	require.True(t, before.Final())
@@ -82,7 +82,7 @@ func TestConcurrentSavesKeepDeliveryTimes(t *testing.T) {
 			if _, err := db.Messages.SaveAccepted(t.Context(), rows); err != nil {
 				t.Error(err)
 			}
-			if _, err := db.Messages.Relay(t.Context(), 500, storetest.Always(storetest.Accepted).Publish); err != nil {
+			if _, err := db.Messages.Relay(t.Context(), 500, messages.Held{}, storetest.Always(storetest.Accepted).Publish); err != nil {
 				t.Error(err)
 			}
 		})

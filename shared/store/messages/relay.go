@@ -19,14 +19,16 @@ select exists (select from s` + store.JoinStreamPauses + `where s.next_at <= now
 
 // lockDueMessagesSQL locks due messages for the broker, the earliest of each pair of caller and stream, and reads
 // their bodies. Each caller gets an equal part of the $1 rows, divided equally among its streams. For a stream
-// with a row in stream_pauses (its pause has ended, or the broker was unavailable), the callers divide only $2 rows. So
+// with a row in stream_pauses (its pause has ended, or the broker was unavailable), the callers divide only $2 rows. The
+// messages of the held pairs ($3, $4) are not locked. So
 // however many messages and streams one caller has, the first messages of every other caller are in the same batch. If
 // the parts of the pairs are less than one row, the pairs of the batch are chosen at random. The data of a batch is
-// limited to about 4 MiB. The data of messages above this limit is not loaded; then room is 0, because there may be more
+// limited to about 2 MiB. The data of messages above this limit is not loaded; then room is 0, because there may be more
 // messages. Rows that another transaction has locked are skipped.
 const lockDueMessagesSQL = DueStreams + `, due as materialized (
     select s.caller_id, s.stream, p.failures, random() as chance
     from s` + store.JoinStreamPauses + `where s.next_at <= now() and ` + store.StreamIsOpen + `
+    and not exists (select from unnest($3::text[], $4::bigint[]) as held (stream, caller_id) where held.stream = s.stream and held.caller_id = s.caller_id)
 ), shares as materialized (
     select caller_id, count(*) * count(*) over () as parts from due group by caller_id
 ), probed as materialized (
@@ -34,7 +36,7 @@ const lockDueMessagesSQL = DueStreams + `, due as materialized (
 ), l as materialized (
     select picked.*, share.failures, case when picked.bytes_so_far > share.max_bytes then 0 else share.max_rows end as room
     from (
-        select due.*, greatest(coalesce($2 / probed.callers, $1 / parts), 1) as max_rows, (4 << 20) / least(parts, $1) as max_bytes
+        select due.*, greatest(coalesce($2 / probed.callers, $1 / parts), 1) as max_rows, (2 << 20) / least(parts, $1) as max_bytes
         from due join shares using (caller_id) left join probed using (stream)
         where chance * parts < $1
     ) share cross join lateral (
@@ -62,7 +64,7 @@ type Due struct {
 }
 
 // Relay sends about limit due messages to the broker, the earliest of each caller and stream, and settles
-// them in one transaction. It calls publish while the rows are locked. publish must return one result per
+// them in one transaction. Messages of held callers wait. It calls publish while the rows are locked. publish must return one result per
 // message, in order, within 3 s: until Relay has committed, a receiver that confirms gets 503 after 1.3 s (AwaitSend), and
 // after 10 s the database releases the locks. Any number of relays may run at once: each message is sent by one relay at a time.
 //
@@ -75,13 +77,13 @@ type Due struct {
 //
 // If publish fails, the process dies or the transaction does not commit, nothing is settled. The messages are sent again
 // with the same MsgIDs, by which the broker recognises them.
-func (st *Store) Relay(ctx context.Context, limit int, publish func(ctx context.Context, due []Due) ([]msg.Result, error)) (relayed store.Relayed, err error) {
+func (st *Store) Relay(ctx context.Context, limit int, held Held, publish func(ctx context.Context, due []Due) ([]msg.Result, error)) (relayed store.Relayed, err error) {
 	conn, err := st.db.Hot.Acquire(ctx)
 	if err != nil {
 		return relayed, store.Wrap("relay", err)
 	}
 	defer conn.Release()
-	relayed, bodiless, err := relayOnce(ctx, conn.Conn(), limit, publish)
+	relayed, bodiless, err := relayOnce(ctx, conn.Conn(), limit, held, publish)
 	err = store.RollbackOn(conn.Conn(), err)
 	if err == nil && bodiless > 0 {
 		var removed bool
@@ -91,10 +93,10 @@ func (st *Store) Relay(ctx context.Context, limit int, publish func(ctx context.
 	return relayed, store.Wrap("relay", err)
 }
 
-func relayOnce(ctx context.Context, conn *pgx.Conn, limit int, publish func(context.Context, []Due) ([]msg.Result, error)) (
+func relayOnce(ctx context.Context, conn *pgx.Conn, limit int, held Held, publish func(context.Context, []Due) ([]msg.Result, error)) (
 	relayed store.Relayed, bodiless int, err error,
 ) {
-	due, streams, now, bodiless, err := lockDueMessages(ctx, conn, limit)
+	due, streams, now, bodiless, err := lockDueMessages(ctx, conn, limit, held)
 	if err != nil || len(due) == 0 {
 		return relayed, bodiless, err
 	}
@@ -134,7 +136,7 @@ func relayOnce(ctx context.Context, conn *pgx.Conn, limit int, publish func(cont
 
 // lockDueMessages begins a transaction and locks due messages. If it returns none, it has ended the transaction.
 // bodiless counts due rows without a body, which are not in due.
-func lockDueMessages(ctx context.Context, conn *pgx.Conn, limit int) (due []Due, streams store.StreamStates, now time.Time, bodiless int, err error) {
+func lockDueMessages(ctx context.Context, conn *pgx.Conn, limit int, held Held) (due []Due, streams store.StreamStates, now time.Time, bodiless int, err error) {
 	var anyDue bool
 	if err := conn.QueryRow(ctx, anyMessageDueSQL).Scan(&anyDue); err != nil || !anyDue {
 		return nil, nil, now, 0, err
@@ -142,7 +144,7 @@ func lockDueMessages(ctx context.Context, conn *pgx.Conn, limit int) (due []Due,
 	streams = store.StreamStates{}
 	var batch pgx.Batch
 	batch.Queue("begin")
-	batch.Queue(lockDueMessagesSQL, limit, store.ProbeMessages).Query(func(rows pgx.Rows) (err error) {
+	batch.Queue(lockDueMessagesSQL, limit, store.ProbeMessages, held.Streams, held.Callers).Query(func(rows pgx.Rows) (err error) {
 		var stream string
 		var room int
 		var failures *int32

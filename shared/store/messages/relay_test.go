@@ -47,7 +47,7 @@ func TestConfirmationWaitsForTheRelayOfItsMessage(t *testing.T) {
 	m := storetest.Message("k")
 	db.MustSave(t, m)
 	confirmed := make(chan error, 1)
-	_, err := db.Messages.Relay(t.Context(), 10, func(_ context.Context, due []messages.Due) ([]msg.Result, error) {
+	_, err := db.Messages.Relay(t.Context(), 10, messages.Held{}, func(_ context.Context, due []messages.Due) ([]msg.Result, error) {
 		go func() {
 			_, err := db.Messages.Confirm(context.Background(), m.ID, storetest.ConfirmationBy("points"))
 			confirmed <- err
@@ -183,19 +183,19 @@ func TestSendAfterCrashUsesTheSameMsgID(t *testing.T) {
 	m := storetest.Message("k")
 	db.MustSave(t, m)
 	b := storetest.Always(storetest.Accepted)
-	_, err := db.Messages.Relay(t.Context(), 10, func(ctx context.Context, due []messages.Due) ([]msg.Result, error) {
+	_, err := db.Messages.Relay(t.Context(), 10, messages.Held{}, func(ctx context.Context, due []messages.Due) ([]msg.Result, error) {
 		_, _ = b.Publish(ctx, due)
 		return nil, errors.New("killed")
 	})
 	require.ErrorContains(t, err, "killed")
 	require.Panics(t, func() {
-		_, _ = db.Messages.Relay(t.Context(), 10, func(ctx context.Context, due []messages.Due) ([]msg.Result, error) {
+		_, _ = db.Messages.Relay(t.Context(), 10, messages.Held{}, func(ctx context.Context, due []messages.Due) ([]msg.Result, error) {
 			_, _ = b.Publish(ctx, due)
 			panic("killed")
 		})
 	})
 	db.MakeDue(t) // waits until the database has rolled back
-	_, err = db.Messages.Relay(t.Context(), 10, func(ctx context.Context, due []messages.Due) ([]msg.Result, error) {
+	_, err = db.Messages.Relay(t.Context(), 10, messages.Held{}, func(ctx context.Context, due []messages.Due) ([]msg.Result, error) {
 		_, _ = b.Publish(ctx, due)
 		return nil, nil
 	})
@@ -211,7 +211,7 @@ func TestResultsAreRecordedAfterContextIsCancelled(t *testing.T) {
 	m := storetest.Message("k")
 	db.MustSave(t, m)
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := db.Messages.Relay(ctx, 10, func(context.Context, []messages.Due) ([]msg.Result, error) {
+	_, err := db.Messages.Relay(ctx, 10, messages.Held{}, func(context.Context, []messages.Due) ([]msg.Result, error) {
 		cancel()
 		return []msg.Result{storetest.Accepted}, nil
 	})
@@ -236,7 +236,7 @@ func TestConcurrentRelaysSendEachMessageOnce(t *testing.T) {
 	for i := range 4 {
 		all.Go(func() {
 			for {
-				relayed, err := stores[i%2].Messages.Relay(context.Background(), 20, b.Publish)
+				relayed, err := stores[i%2].Messages.Relay(context.Background(), 20, messages.Held{}, b.Publish)
 				if err != nil || relayed.Rows == 0 && b.Sent() >= n {
 					return
 				}

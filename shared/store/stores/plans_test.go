@@ -43,7 +43,7 @@ insert into message_receipts (message_id, consumer, send_no) select id, 'c', 1 f
 			"confirmTokensSQL":       storetest.SomeIDs,
 			"finishedMessagesSQL":    storetest.SomeIDs,
 			"anyMessageDueSQL":       "",
-			"lockDueMessagesSQL":     "100, 16",
+			"lockDueMessagesSQL":     "100, 16, array['USERS'], array[1]",
 			"nextRelaySQL":           "",
 			"pauseStreamSQL":         `'USERS', 1, '', 2`,
 			"resumeStreamSQL":        `'x'`,

@@ -144,7 +144,7 @@ func (db *DB) MakeDue(t *testing.T) {
 // RelayDue relays one batch of due messages.
 func (db *DB) RelayDue(t *testing.T, b *Broker) store.Relayed {
 	t.Helper()
-	relayed, err := db.Messages.Relay(t.Context(), 100, b.Publish)
+	relayed, err := db.Messages.Relay(t.Context(), 100, messages.Held{}, b.Publish)
 	require.NoError(t, err)
 	return relayed
 }
