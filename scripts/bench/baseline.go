@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// insertTaskSQL inserts one row as the submit function does. Like ids of submit, the ids grow
-// with time, so that inserts write to the last pages of the index.
+// insertTaskSQL inserts one row into tasks, like the function submit, but no rows into other tables. As in submit, the ids
+// grow with time, so that inserts write to the last pages of the index.
 const insertTaskSQL = `
 insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
 values ((lpad(to_hex((extract(epoch from clock_timestamp()) * 1000000)::bigint), 16, '0') || substr(gen_random_uuid()::text, 20))::uuid,
@@ -33,8 +33,8 @@ func (m *Machine) Pgbench(connections int, d time.Duration) Baseline {
 
 var tpsLine = regexp.MustCompile(`(?m)^tps = ([0-9.]+)`)
 
-// PgbenchRate returns how many single-row transactions pgbench inserts per second, over the
-// Unix socket, into a copy of the migrated database. It returns 0 if pgbench is not installed.
+// PgbenchRate returns how many rows pgbench inserts per second into a copy of the migrated database, over the Unix socket,
+// each row in its own transaction. It returns 0 if pgbench is not installed.
 func (m *Machine) PgbenchRate(ctx context.Context, connections int, d time.Duration) (float64, error) {
 	if m.pgbench == "" {
 		return 0, nil

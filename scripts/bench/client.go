@@ -75,7 +75,7 @@ func withoutAddresses(err error) error {
 }
 
 // JSONString returns the value of the first member of JSON that has this name and a string as value; "" = there is none.
-// Escapes in the value are not decoded. A JSON decoder would cost more than the call.
+// Escapes in the value are not decoded: a JSON decoder would use more CPU.
 func JSONString(body []byte, name string) string {
 	_, rest, found := bytes.Cut(body, []byte(`"`+name+`":"`))
 	if !found {

@@ -37,8 +37,8 @@ func Main(name string, run func(ctx context.Context, progress io.Writer) (report
 	}
 }
 
-// ConnectionsFlag defines the flag -connections, a list such as 1,16,64. The flag stores the sorted list in connections,
-// which has the default before.
+// ConnectionsFlag defines the flag -connections, a list such as 1,16,64. Its default is the value of connections, which the
+// flag overwrites with the sorted list.
 func ConnectionsFlag(connections *[]int) {
 	usage := "a `list` of numbers of connections: each is measured (default " + strings.Trim(strings.ReplaceAll(fmt.Sprint(*connections), " ", ","), "[]") + ")"
 	flag.Func("connections", usage, func(list string) error {
@@ -66,11 +66,11 @@ type Machine struct {
 	Postgres *sandbox.Postgres
 	Conn     *pgx.Conn // of the superuser, to the database postgres
 
-	dir                                string // removed at the end
-	pgbench                            string // path; "" = not installed
-	postgres, fsync, synchronousCommit string // the version of Postgres, and two of its settings
-	maxConnections                     int
-	inMemory                           bool // the data is on a tmpfs, where fsync costs nothing
+	dir                               string // removed at the end
+	pgbench                           string // path; "" = not installed
+	version, fsync, synchronousCommit string // the version of Postgres, and two of its settings
+	maxConnections                    int
+	inMemory                          bool // the data is on a tmpfs, where fsync costs nothing
 }
 
 // Prepare builds the binary, starts Postgres, calls measure and stops Postgres.
@@ -114,7 +114,7 @@ func (m *Machine) migrate(ctx context.Context) error {
 		return err
 	}
 	migrate := exec.CommandContext(ctx, m.Binary, "migrate")
-	migrate.Env = settings(m.URL())
+	migrate.Env = environment(m.URL())
 	if out, err := migrate.CombinedOutput(); err != nil {
 		return fmt.Errorf("migrate: %w\n%s", err, out)
 	}
@@ -143,9 +143,10 @@ func (m *Machine) findPgbench(ctx context.Context) (string, error) {
 // URL returns the URL of the migrated database.
 func (m *Machine) URL() string { return m.Postgres.URL(Database) }
 
-func settings(database string) []string {
+// environment returns the settings of a process of Sendonce.
+func environment(databaseURL string) []string {
 	return append(sandbox.RolesEnv(),
-		"PATH="+os.Getenv("PATH"), "DATABASE_URL="+database, "APP_HOST=127.0.0.1", "PORT=0",
+		"PATH="+os.Getenv("PATH"), "DATABASE_URL="+databaseURL, "APP_HOST=127.0.0.1", "PORT=0",
 		"BASIC_AUTH_USERNAME="+username, "BASIC_AUTH_PASSWORD="+password, "SENDONCE_ENCRYPTION_KEYS="+sandbox.EncryptionKey,
 		"SENDONCE_CALLER_SHARE=1") // one caller makes all calls
 }
@@ -155,28 +156,28 @@ select current_setting('server_version'), current_setting('fsync'), current_sett
     current_setting('max_connections')::int, current_setting('data_directory')`
 
 func (m *Machine) readSettings(ctx context.Context) error {
-	var data string
-	if err := m.Conn.QueryRow(ctx, settingsSQL).Scan(&m.postgres, &m.fsync, &m.synchronousCommit, &m.maxConnections, &data); err != nil {
+	var dataDir string
+	if err := m.Conn.QueryRow(ctx, settingsSQL).Scan(&m.version, &m.fsync, &m.synchronousCommit, &m.maxConnections, &dataDir); err != nil {
 		return fmt.Errorf("read the settings of Postgres: %w", err)
 	}
 	const tmpfs = 0x01021994
-	var disk syscall.Statfs_t
-	if err := syscall.Statfs(data, &disk); err != nil {
-		return fmt.Errorf("the file system of %s: %w", data, err)
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(dataDir, &fs); err != nil {
+		return fmt.Errorf("the file system of %s: %w", dataDir, err)
 	}
-	m.inMemory = int64(disk.Type) == tmpfs
+	m.inMemory = int64(fs.Type) == tmpfs
 	return nil
 }
 
 // String describes the machine and Postgres, for the report.
 func (m *Machine) String() string {
-	disk, missing := "", ""
+	inMemory, noPgbench := "", ""
 	if m.inMemory {
-		disk = " (the data is in memory, where fsync costs nothing)"
+		inMemory = " (the data is in memory, where fsync costs nothing)"
 	}
 	if m.pgbench == "" {
-		missing = " pgbench was not found: its ratios are missing."
+		noPgbench = " pgbench was not found: its ratios are missing."
 	}
 	return fmt.Sprintf("%d cores (%s/%s), PostgreSQL %s, fsync %s%s, synchronous_commit %s, max_connections %d, %s.%s",
-		runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, m.postgres, m.fsync, disk, m.synchronousCommit, m.maxConnections, runtime.Version(), missing)
+		runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, m.version, m.fsync, inMemory, m.synchronousCommit, m.maxConnections, runtime.Version(), noPgbench)
 }

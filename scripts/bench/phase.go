@@ -27,7 +27,7 @@ type Phase struct {
 	CallsPerSecond float64       // on average, at times that are fixed in advance; 0 = each call begins when the previous one has ended
 	Baselines      []Baseline    // used by Measure only
 
-	// Wait is called before each call, outside of the measured time. If it returns false, the connection
+	// Wait is called before each call; the latency does not include it. If it returns false, the connection
 	// makes no more calls. nil = no wait. Wait is not called if CallsPerSecond is set.
 	Wait func(context.Context) bool
 	Call func(c *Client, n int) (rows int, err error) // makes a call for n rows, at most Batch; rows = how many were done
@@ -79,7 +79,7 @@ func (p Phase) Run(ctx context.Context, addresses ...string) (Result, error) {
 	return r, ctx.Err()
 }
 
-// arrivals returns the times at which calls begin, counted from the first call. Like the calls of independent callers,
+// arrivals returns the times at which calls must begin, counted from the first call. Like the calls of independent callers,
 // the times are a Poisson process; they are the same in each run. If CallsPerSecond is 0, arrivals returns nil.
 func (p Phase) arrivals() (times []time.Duration) {
 	if p.CallsPerSecond == 0 {
@@ -98,18 +98,18 @@ type phaseRun struct {
 	startedAt time.Time
 	measureAt time.Time // the end of the warm-up
 	arrivals  []time.Duration
-	arrived   atomic.Int64 // index in arrivals of the next call
+	next      atomic.Int64 // index in arrivals
 	remaining atomic.Int64 // rows of MaxRows that are neither done nor taken by a running call
 }
 
-// next waits until the next call must begin, and returns that time. It returns false if no call is left. phaseCtx ends
-// when the duration of the phase is over.
-func (r *phaseRun) next(ctx, phaseCtx context.Context) (time.Time, bool) {
+// waitNext waits until the next call must begin, and returns that time. It returns false if the connection must make no more
+// calls. phaseCtx ends when the duration of the phase is over.
+func (r *phaseRun) waitNext(ctx, phaseCtx context.Context) (time.Time, bool) {
 	if r.CallsPerSecond == 0 {
 		more := phaseCtx.Err() == nil && (r.Wait == nil || r.Wait(phaseCtx))
 		return time.Now(), more
 	}
-	i := int(r.arrived.Add(1)) - 1
+	i := int(r.next.Add(1)) - 1
 	if i >= len(r.arrivals) || ctx.Err() != nil {
 		return time.Time{}, false
 	}
@@ -121,7 +121,7 @@ func (r *phaseRun) next(ctx, phaseCtx context.Context) (time.Time, bool) {
 // connection makes one call after another, and returns those that failed or ended after the warm-up.
 func (r *phaseRun) connection(ctx, phaseCtx context.Context, c *Client) (calls []call) {
 	for failures := 0; failures < maxFailures; {
-		startedAt, more := r.next(ctx, phaseCtx)
+		startedAt, more := r.waitNext(ctx, phaseCtx)
 		if !more {
 			return calls
 		}

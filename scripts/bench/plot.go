@@ -70,7 +70,7 @@ type line struct {
 
 type point struct{ x, y float64 }
 
-// maxPoints is the maximum number of points in a line of rates.
+// maxPoints limits the points in a line of rates; each round may add one.
 const maxPoints = 400
 
 // ratePanel plots the rates over time, one round after another.
@@ -84,9 +84,9 @@ func ratePanel(rows [][]Result) panel {
 		}
 	}
 	group := max(2, (rounds*longest+maxPoints-1)/maxPoints) // steps of Series in one point
-	step := float64(group) * seriesStep.Seconds()
-	length := float64(longest) * seriesStep.Seconds()
-	most := 1.0
+	pointSeconds := float64(group) * seriesStep.Seconds()
+	roundSeconds := float64(longest) * seriesStep.Seconds()
+	highest := 1.0
 	for _, row := range rows {
 		l := line{name: row[0].label()}
 		for i, r := range row {
@@ -97,38 +97,36 @@ func ratePanel(rows [][]Result) panel {
 					sum += n
 				}
 				y := float64(sum) / (float64(len(steps)) * seriesStep.Seconds())
-				part = append(part, point{float64(i)*length + (float64(len(part))+0.5)*step, y})
-				most = max(most, y)
+				part = append(part, point{float64(i)*roundSeconds + (float64(len(part))+0.5)*pointSeconds, y})
+				highest = max(highest, y)
 			}
 			l.parts = append(l.parts, part)
 		}
 		p.lines = append(p.lines, l)
 	}
-	p.x = linear(length * float64(rounds))
-	p.y = linear(most)
+	p.x = linear(roundSeconds * float64(rounds))
+	p.y = linear(highest)
 	return p
 }
 
-// latencyPanel plots the median of the rounds at each percentile, up to the last percentile for which every
-// round has enough calls.
+// latencyPanel plots the median of the rounds at each percentile, up to the last percentile above which every
+// round has a call.
 func latencyPanel(rows [][]Result) panel {
 	p := panel{title: "Latency of calls, median of the rounds", xLabel: "percentile of the calls", yLabel: "ms"}
 	lowest, highest := math.Inf(1), math.Inf(-1)
 	for _, row := range rows {
 		l := line{name: row[0].label()}
 		var part []point
-		fewest := row[0].Took
+		fewest := math.MaxInt // calls
 		for _, r := range row {
-			if len(r.Took) < len(fewest) {
-				fewest = r.Took
-			}
+			fewest = min(fewest, len(r.Took))
 		}
 		for x := 0.0; x <= 3.001; x += 0.05 { // 1, 2, 3 are the percentiles 90, 99, 99.9
-			rest := math.Pow(10, -x)
-			if float64(len(fewest))*rest < 1 {
+			slower := math.Pow(10, -x) // the part of the calls above the percentile
+			if float64(fewest)*slower < 1 {
 				break
 			}
-			y := math.Log10(medianLatency(row, 1-rest))
+			y := math.Log10(medianLatency(row, 1-slower))
 			part = append(part, point{x, y})
 			lowest, highest = min(lowest, y), max(highest, y)
 		}
@@ -142,17 +140,17 @@ func latencyPanel(rows [][]Result) panel {
 
 func (r Result) label() string { return fmt.Sprintf("%s (%d)", r.Name, r.Connections) }
 
-// linear returns an axis from 0 to most with about six ticks.
-func linear(most float64) axis {
-	step := math.Pow(10, math.Floor(math.Log10(most/4)))
+// linear returns an axis from 0 to highest with about six ticks.
+func linear(highest float64) axis {
+	step := math.Pow(10, math.Floor(math.Log10(highest/4)))
 	for _, factor := range []float64{5, 2} {
-		if most/(step*factor) >= 3 {
+		if highest/(step*factor) >= 3 {
 			step *= factor
 			break
 		}
 	}
-	a := axis{max: most}
-	for i := 0; float64(i)*step <= most*1.0001; i++ {
+	a := axis{max: highest}
+	for i := 0; float64(i)*step <= highest*1.0001; i++ {
 		a.ticks = append(a.ticks, tick{float64(i) * step, fmt.Sprintf("%g", math.Round(float64(i)*step*1000)/1000)})
 	}
 	return a

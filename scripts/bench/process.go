@@ -16,7 +16,7 @@ const (
 func terminate(p *sandbox.Process) error {
 	code, err := p.Terminate(drainTimeout)
 	if err == nil && code != 0 {
-		err = fmt.Errorf("a process ended with %d", code)
+		err = fmt.Errorf("a process exited with code %d", code)
 	}
 	return err
 }

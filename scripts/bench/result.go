@@ -25,11 +25,11 @@ type Result struct {
 
 const seriesStep = 100 * time.Millisecond // of Series
 
-// Ratio compares a result with a baseline that was measured just before.
+// Ratio compares a result with a baseline of the same round.
 type Ratio struct {
 	Baseline string  `json:"baseline"`
 	Rate     float64 `json:"rows_per_second,omitempty"` // of the baseline; 0 = not measured, or durations are compared
-	Ratio    float64 `json:"ratio,omitempty"`           // of the rates, or of the durations if Result.Rate is 0; 0 = not known
+	Ratio    float64 `json:"ratio,omitempty"`           // of the rates, or of durations; 0 = not known
 }
 
 // call is the result of one call.
@@ -75,7 +75,7 @@ func (r *Result) Compare(baseline string, rate float64) {
 	r.Ratios = append(r.Ratios, ratio)
 }
 
-// Err lists the calls that failed, by kind. It returns nil if none failed.
+// Err lists the errors of the calls, with their numbers. It returns nil if no call failed.
 func (r Result) Err() error {
 	var errs []error
 	for _, failure := range slices.Sorted(maps.Keys(r.Failures)) {
@@ -84,7 +84,7 @@ func (r Result) Err() error {
 	return errors.Join(errs...)
 }
 
-// Sample calls measure again and again for d, but at least once. It waits 30 ms from one start to the next, because a
+// Sample calls measure again and again for d, but at least once. It starts a measurement every 30 ms at most, because a
 // process combines wake-ups of one function that are less than 20 ms apart. measure returns the durations of a
 // measurement and of its baseline. The ratio is that of the medians.
 func Sample(ctx context.Context, d time.Duration, baseline string, measure func() (took, baseline time.Duration, err error)) (r Result, err error) {
@@ -97,11 +97,11 @@ func Sample(ctx context.Context, d time.Duration, baseline string, measure func(
 		case <-ctx.Done():
 			return r, ctx.Err()
 		}
-		took, compared, err := measure()
+		took, baselineTook, err := measure()
 		if err != nil {
 			return r, err
 		}
-		r.Took, baselines = append(r.Took, took), append(baselines, compared)
+		r.Took, baselines = append(r.Took, took), append(baselines, baselineTook)
 	}
 	slices.Sort(r.Took)
 	slices.Sort(baselines)

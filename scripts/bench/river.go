@@ -25,11 +25,11 @@ type River struct {
 	process *sandbox.Process
 	address string
 	conn    *pgx.Conn
-	jobs    int // number of jobs that were inserted so far
+	jobs    int // number of jobs inserted so far
 }
 
 // StartRiver builds scripts/bench/river and starts it with its own database. If its modules cannot be
-// downloaded, StartRiver says so in progress and returns nil without an error.
+// downloaded, StartRiver writes this to progress and returns nil without an error.
 func (m *Machine) StartRiver(ctx context.Context, progress io.Writer) (r *River, err error) {
 	fmt.Fprintln(progress, "building River")
 	list := exec.CommandContext(ctx, "go", "list", "-f", "{{.Dir}}", "github.com/sendonce/sendonce/scripts/bench")
@@ -38,9 +38,9 @@ func (m *Machine) StartRiver(ctx context.Context, progress io.Writer) (r *River,
 		return nil, fmt.Errorf("find the module of River: %w", err)
 	}
 	source := filepath.Join(strings.TrimSpace(string(dir)), "river")
-	limited, cancel := context.WithTimeout(ctx, readyTimeout)
+	downloadCtx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	if out, err := exec.CommandContext(limited, "go", "-C", source, "mod", "download").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(downloadCtx, "go", "-C", source, "mod", "download").CombinedOutput(); err != nil {
 		fmt.Fprintf(progress, "River is left out: %v\n%s", err, out)
 		return nil, ctx.Err()
 	}
@@ -67,9 +67,9 @@ func (m *Machine) StartRiver(ctx context.Context, progress io.Writer) (r *River,
 	if err != nil {
 		return r, err
 	}
-	ready, cancelReady := context.WithTimeout(ctx, readyTimeout)
+	readyCtx, cancelReady := context.WithTimeout(ctx, readyTimeout)
 	defer cancelReady()
-	err = r.process.WaitFor(ready, "}\n") // a line of JSON with the address
+	err = r.process.WaitFor(readyCtx, "}\n") // a line of JSON with the address
 	r.address = JSONString([]byte(r.process.Output()), "address")
 	return r, err
 }
@@ -86,13 +86,13 @@ func (r *River) Stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Baseline returns a baseline with this name. It is measured by a request to a path of River's process:
+// Baseline returns a list of one baseline, which is measured by a request to a path of River's process:
 //
 //	insert       32 goroutines insert jobs for d, each job with its own statement
 //	insert-many  4 goroutines insert jobs for d, 500 in each COPY
 //	work         jobs are worked until none is left; d is ignored
 //
-// Baseline returns nil if r is nil.
+// If r is nil, the list is empty.
 func (r *River) Baseline(name, path string, d time.Duration) []Baseline {
 	if r == nil {
 		return nil
@@ -110,7 +110,7 @@ func (r *River) Baseline(name, path string, d time.Duration) []Baseline {
 }
 
 func (r *River) measure(ctx context.Context, path string, d time.Duration) (rows int, seconds float64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, d+backlogTimeout)
+	ctx, cancel := context.WithTimeout(ctx, d+waitTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, fmt.Sprintf("http://%s/%s?for=%s", r.address, path, d), nil)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/natsserver"
 )
 
-const backlogTimeout = 5 * time.Minute // of each wait for work in progress
+const waitTimeout = 5 * time.Minute // of each wait until work is done
 
 // BaselineSubject is a subject with a stream of its own. Publications to it are the baseline of messages.
 const BaselineSubject = "baseline"
@@ -32,8 +32,8 @@ type Stack struct {
 	close     []func() error
 }
 
-// NewStack connects to the migrated database, and starts NATS with the stream of BaselineSubject. The settings in more are
-// added to those of all processes.
+// NewStack connects to the migrated database, and starts NATS with the stream of BaselineSubject. The settings in more
+// override the defaults of all processes.
 func NewStack(ctx context.Context, m *Machine, more ...string) (s *Stack, err error) {
 	s = &Stack{Machine: m}
 	defer func() {
@@ -50,7 +50,7 @@ func NewStack(ctx context.Context, m *Machine, more ...string) (s *Stack, err er
 		return s, err
 	}
 	s.close = append(s.close, server.Stop)
-	s.Env = slices.Concat(settings(m.URL()), []string{"NATS_URL=" + server.URL()}, more) // the last value of a name counts
+	s.Env = slices.Concat(environment(m.URL()), []string{"NATS_URL=" + server.URL()}, more) // the last value of a name counts
 	nc, err := nats.Connect(server.URL())
 	if err != nil {
 		return s, err
@@ -65,7 +65,7 @@ func NewStack(ctx context.Context, m *Machine, more ...string) (s *Stack, err er
 
 // Close ends everything in the reverse order of its start.
 func (s *Stack) Close() error {
-	err := s.Drain()
+	err := s.StopProcesses()
 	for _, c := range slices.Backward(s.close) {
 		err = errors.Join(err, c())
 	}
@@ -98,8 +98,8 @@ func (s *Stack) Connect(ctx context.Context, function string) (*Client, error) {
 }
 
 // StartTrigger starts a trigger that sends events to the functions at an address. stop ends the trigger.
-func (s *Stack) StartTrigger(address string, more ...string) (stop func() error, err error) {
-	p, err := s.run(slices.Concat(s.Env, more, []string{"SENDONCE_FUNCTIONS_URL=http://" + address}), "trigger")
+func (s *Stack) StartTrigger(address string) (stop func() error, err error) {
+	p, err := s.run(slices.Concat(s.Env, []string{"SENDONCE_FUNCTIONS_URL=http://" + address}), "trigger")
 	if err != nil {
 		return nil, err
 	}
@@ -123,9 +123,9 @@ func (s *Stack) run(env []string, args ...string) (*sandbox.Process, error) {
 	return p, err
 }
 
-// Drain ends all processes, in the reverse order of their start. It returns an error if a process had to be killed or its
+// StopProcesses ends all processes, in the reverse order of their start. It returns an error if a process had to be killed or its
 // exit code is not 0.
-func (s *Stack) Drain() error {
+func (s *Stack) StopProcesses() error {
 	var errs []error
 	for _, p := range slices.Backward(s.processes) {
 		errs = append(errs, terminate(p))
@@ -134,7 +134,7 @@ func (s *Stack) Drain() error {
 	return errors.Join(errs...)
 }
 
-// Wait waits until the query condition, which selects one boolean, returns true: at most 5 minutes.
+// Wait waits until the query condition, which selects one boolean, returns true, for at most 5 minutes.
 func (s *Stack) Wait(ctx context.Context, condition string, args ...any) error {
 	return WaitUntil(ctx, 500*time.Microsecond, strings.TrimSpace(condition), func() (isTrue bool, err error) {
 		err = s.Conn.QueryRow(ctx, condition, args...).Scan(&isTrue)
@@ -145,7 +145,7 @@ func (s *Stack) Wait(ctx context.Context, condition string, args ...any) error {
 // WaitUntil calls check at intervals until it returns true or an error, for at most 5 minutes. what is used only in the
 // error.
 func WaitUntil(ctx context.Context, interval time.Duration, what string, check func() (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, backlogTimeout)
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 	tick := time.NewTicker(interval)
 	defer tick.Stop()

@@ -27,7 +27,7 @@ func (t *Table) Add(r Result) {
 	t.rows[i] = append(t.rows[i], r)
 	figure := fmt.Sprintf("%8.0f rows/s", r.Rate)
 	if r.Rate == 0 {
-		figure = fmt.Sprintf("%8.1f ms p50", ms(r.Latency(0.50)))
+		figure = fmt.Sprintf("%8.1f ms p50", MS(r.Latency(0.50)))
 	}
 	for _, ratio := range r.Ratios {
 		figure += fmt.Sprintf(", %.2f of %s", ratio.Ratio, ratio.Baseline)
@@ -80,15 +80,15 @@ func (t *Table) String() string {
 			fmt.Fprintf(&b, " %s |", formatOrDash("%.1f", medianLatency(row, q)))
 		}
 		fmt.Fprintf(&b, " %s |", formatOrDash("%.2f", median(row, func(r Result) float64 { return r.Cores })))
-		for i, first := range row[0].Ratios {
+		for i := range row[0].Ratios {
 			if i > 0 {
 				b.WriteString("| | | | | | | | |")
 			}
-			ratios, ratio := Sorted(row, func(r Result) float64 { return r.Ratios[i].Ratio }), "-"
+			ratios, summary := Sorted(row, func(r Result) float64 { return r.Ratios[i].Ratio }), "-"
 			if ratios[0] > 0 {
-				ratio = fmt.Sprintf("%.2f (%.2f to %.2f)", load.Quantile(ratios, 0.50), ratios[0], ratios[len(ratios)-1])
+				summary = fmt.Sprintf("%.2f (%.2f to %.2f)", load.Quantile(ratios, 0.50), ratios[0], ratios[len(ratios)-1])
 			}
-			fmt.Fprintf(&b, " %s | %s | %s |\n", first.Baseline, formatOrDash("%.0f", median(row, func(r Result) float64 { return r.Ratios[i].Rate })), ratio)
+			fmt.Fprintf(&b, " %s | %s | %s |\n", row[0].Ratios[i].Baseline, formatOrDash("%.0f", median(row, func(r Result) float64 { return r.Ratios[i].Rate })), summary)
 		}
 		if len(row[0].Ratios) == 0 {
 			b.WriteString(" - | - | - |\n")
@@ -113,7 +113,7 @@ func (t *Table) JSON(m *Machine) ([]byte, error) {
 			latency := map[string]float64{}
 			for _, p := range percentiles {
 				if len(r.Took) > 0 {
-					latency[fmt.Sprint(p)] = ms(r.Latency(p / 100).Round(time.Microsecond))
+					latency[fmt.Sprint(p)] = MS(r.Latency(p / 100).Round(time.Microsecond))
 				}
 			}
 			results = append(results, result{Round: i + 1, Result: r, Calls: len(r.Took), Latency: latency})
@@ -126,9 +126,9 @@ func median(row []Result, value func(Result) float64) float64 {
 	return load.Quantile(Sorted(row, value), 0.50)
 }
 
-// medianLatency returns the median of the latencies at the quantile q, in ms.
+// medianLatency returns the median of the latencies of the rounds at the quantile q, in ms.
 func medianLatency(row []Result, q float64) float64 {
-	return median(row, func(r Result) float64 { return ms(r.Latency(q)) })
+	return median(row, func(r Result) float64 { return MS(r.Latency(q)) })
 }
 
 // Sorted returns the values of all results, ascending.
@@ -141,7 +141,7 @@ func Sorted[R any](results []R, value func(R) float64) []float64 {
 	return values
 }
 
-// formatOrDash formats a value. A value of 0 is not known: formatOrDash returns "-".
+// formatOrDash formats a value. A value of 0 means "not known" and becomes "-".
 func formatOrDash(format string, value float64) string {
 	if value == 0 {
 		return "-"
@@ -149,4 +149,5 @@ func formatOrDash(format string, value float64) string {
 	return fmt.Sprintf(format, value)
 }
 
-func ms(d time.Duration) float64 { return d.Seconds() * 1000 }
+// MS returns a duration in milliseconds.
+func MS(d time.Duration) float64 { return d.Seconds() * 1000 }

@@ -51,7 +51,7 @@ func (t *Tasks) Unreported() int {
 	return len(t.claimed)
 }
 
-// Submit returns a call that submits one message, WithKey or WithoutKey.
+// Submit returns a call that submits one task, WithKey or WithoutKey.
 func (t *Tasks) Submit(withKey bool) func(*Client, int) (int, error) {
 	return func(c *Client, _ int) (int, error) {
 		if _, err := t.SubmitOne(c, withKey); err != nil {
@@ -61,14 +61,14 @@ func (t *Tasks) Submit(withKey bool) func(*Client, int) (int, error) {
 	}
 }
 
-// SubmitOne submits one message and returns the id of its task.
+// SubmitOne submits one task and returns its id.
 func (t *Tasks) SubmitOne(c *Client, withKey bool) (id string, err error) {
 	number := t.number.Add(1)
-	var header []byte
+	var key []byte
 	if withKey {
-		header = appendKey(nil, number)
+		key = appendKey(nil, number)
 	}
-	response, err := c.Post("/api/v1/sms/send", header, append(appendMessage(make([]byte, 0, 96), number), '}'))
+	response, err := c.Post("/api/v1/sms/send", key, append(appendTask(make([]byte, 0, 96), number), '}'))
 	if err != nil {
 		return "", err
 	}
@@ -78,13 +78,13 @@ func (t *Tasks) SubmitOne(c *Client, withKey bool) (id string, err error) {
 	return id, t.Ledger.Submitted(string(appendKey(nil, number)), id)
 }
 
-// SubmitBatch submits n messages in one call, each with an idempotency key.
+// SubmitBatch submits n tasks in one call, each with an idempotency key.
 func (t *Tasks) SubmitBatch(c *Client, n int) (int, error) {
 	last := t.number.Add(int64(n))
 	first := last - int64(n) + 1
 	body := append(make([]byte, 0, n*128), `{"items":[`...)
 	for number := first; number <= last; number++ {
-		body = append(appendMessage(body, number), `,"idempotency_key":"`...)
+		body = append(appendTask(body, number), `,"idempotency_key":"`...)
 		body = append(appendKey(body, number), `"},`...)
 	}
 	body[len(body)-1] = ']'
@@ -108,8 +108,8 @@ func appendKey(b []byte, number int64) []byte {
 	return strconv.AppendInt(append(b, "bench-"...), number, 10)
 }
 
-// appendMessage appends a submission without its last brace.
-func appendMessage(body []byte, number int64) []byte {
+// appendTask appends the JSON of a task to submit, without its last brace.
+func appendTask(body []byte, number int64) []byte {
 	body = append(body, `{"phone_number":"`...)
 	body = strconv.AppendInt(body, 13_000_000_000+number%1_000_000_000, 10)
 	return append(body, `","content":"Your verification code is 285713"`...)

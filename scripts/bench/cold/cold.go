@@ -101,7 +101,7 @@ func measure(ctx context.Context, stack *bench.Stack, runs int, only []string, p
 
 // prepare creates two callers, the streams, and n claimed tasks for the first calls.
 func (c *coldStarts) prepare(ctx context.Context, stack *bench.Stack, n int) (err error) {
-	defer func() { err = errors.Join(err, stack.Drain()) }()
+	defer func() { err = errors.Join(err, stack.StopProcesses()) }()
 	address, err := stack.Start(ctx, "")
 	if err != nil {
 		return err

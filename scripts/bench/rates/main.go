@@ -79,7 +79,7 @@ func measure(ctx context.Context, o options, s *bench.Stack, table *bench.Table)
 	var lines []string
 	for _, part := range []func(context.Context, options, *bench.Stack, *bench.Table) (string, error){measureTasks, measureWake, measureMessages} {
 		line, err := part(ctx, o, s, table)
-		if err := errors.Join(err, s.Drain()); err != nil {
+		if err := errors.Join(err, s.StopProcesses()); err != nil {
 			return strings.Join(lines, "\n"), err
 		}
 		lines = append(lines, line)

@@ -41,7 +41,7 @@ func run(ctx context.Context, o options, progress io.Writer) (report string, err
 		if err != nil {
 			return err
 		}
-		if err := s.Drain(); err != nil {
+		if err := s.StopProcesses(); err != nil {
 			return err
 		}
 		claims, checked, err := measureClaims(ctx, o, s, progress)

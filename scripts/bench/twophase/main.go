@@ -63,7 +63,7 @@ transaction to the last, and pgbench inserts over as many connections as there a
 
 func (t *twoPhase) measure(ctx context.Context, table *bench.Table) (string, error) {
 	for _, part := range []func(context.Context, *bench.Table) error{t.measureAcks, t.measureStall, t.measureSaving} {
-		if err := errors.Join(part(ctx, table), t.Drain()); err != nil {
+		if err := errors.Join(part(ctx, table), t.StopProcesses()); err != nil {
 			return "", err
 		}
 	}
