@@ -16,8 +16,8 @@ const inFlight = 2000
 // batches.
 type life struct {
 	tasks
-	slots   chan struct{} // a submission takes one, a report frees it
-	batches chan struct{} // one for each batchRows tasks that can be claimed
+	slots   chan struct{} // has one element for each task in flight
+	batches chan struct{} // has one element for each batchRows tasks that can be claimed
 	added   atomic.Int64  // number of tasks added by addClaimable, in total
 }
 
@@ -25,31 +25,31 @@ type life struct {
 // durations are those of submissions.
 func (t tasks) measureLife(ctx context.Context, o options, m *bench.Machine, address string) (bench.Result, error) {
 	l := &life{tasks: t, slots: make(chan struct{}, inFlight), batches: make(chan struct{}, inFlight/batchRows+1)}
-	submissions := bench.Phase{
-		Name: wholeLife, Connections: o.connections[len(o.connections)-1], Warmup: o.life / 5, Duration: o.life,
+	submitPhase := bench.Phase{
+		Name: wholeLife, Connections: o.maxConnections(), Warmup: o.life / 5, Duration: o.life,
 		MaxRows: bench.NoLimit, Wait: l.takeSlot, Call: l.submit,
 	}
-	sends := submissions
-	sends.Connections, sends.Batch, sends.Wait, sends.Call = senders, batchRows, l.takeBatch, l.send
-	baseline := m.Pgbench(min(submissions.Connections, maxPgbenchConnections), o.duration/2)
+	sendPhase := submitPhase
+	sendPhase.Connections, sendPhase.Batch, sendPhase.Wait, sendPhase.Call = senders, batchRows, l.takeBatch, l.send
+	baseline := m.Pgbench(min(submitPhase.Connections, maxPgbenchConnections), o.duration/2)
 	rate, err := baseline.Rate(ctx)
 	if err != nil {
 		return bench.Result{}, err
 	}
-	var sent bench.Result
+	var sends bench.Result
 	var sendErr error
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		sent, sendErr = sends.Run(ctx, address)
+		sends, sendErr = sendPhase.Run(ctx, address)
 	}()
-	r, err := submissions.Run(ctx, address)
+	r, err := submitPhase.Run(ctx, address)
 	<-done
 	if err == nil {
 		err = sendErr
 	}
-	r.Rate, r.Series = sent.Rate, sent.Series
-	maps.Copy(r.Failures, sent.Failures)
+	r.Rate, r.Series = sends.Rate, sends.Series
+	maps.Copy(r.Failures, sends.Failures)
 	r.Compare(baseline.Name, rate)
 	return r, err
 }

@@ -1,6 +1,6 @@
 // Command rates is `make bench`. It measures the rates and latencies of submissions, claims and
 // reports of one server over HTTP, and how long a wake-up through NATS takes from one process to
-// another. The baselines are pgbench, the job queue River, and publications to NATS. In each round, each
+// another. Most baselines are pgbench, the job queue River, and publications to NATS. In each round, each
 // measurement follows that of its baseline; a first round is not counted. At the end the database must
 // match the responses: it must have each accepted task and each accepted message once, and no others.
 package main
@@ -66,11 +66,11 @@ socket, over as many connections, at most 64. River is a job queue that is calle
 settings of its own benchmark: 32 goroutines insert jobs one by one, 4 insert 500 in each COPY, and jobs that do nothing are worked until none
 is left. Submissions at fixed times: by default half of the rate with a key in the same round, at random times that are fixed in advance; the
 durations count from these times and include the wait for a free connection; a warm-up is not counted. Whole life: tasks are submitted one by
-one with keys while 4 senders claim 100 and report these 100 in one call, and at most 2000 tasks are in flight; the rate is that of reported
-tasks, the durations are those of submissions. Waiting claims, messages and the relay: every function has its own process, and NATS runs in the
+one with keys while 4 senders claim up to 100 in one call and report as many in the next, and at most 2000 tasks are in flight; the rate is
+that of reported tasks, the durations are those of submissions. Waiting claims, messages and the relay: every function has its own process, and NATS runs in the
 load generator. Wake a waiting claim: a submission in another process wakes one of 1000 claims; the duration is from before the submission until
-the response of the claim; the baseline is the response to the submission. Send a message: from the response that it is saved until the relay
-has marked it as sent, in an otherwise idle system; the baseline is one acknowledged publication to a stream. The baseline of the relay is as
+the response of the claim; the baseline is the response to the submission. Send a message: from the response to the sender until the relay has
+marked the message as sent, in an otherwise idle system; the baseline is one acknowledged publication to a stream. The baseline of the relay is as
 many such publications, all at once.
 `
 
@@ -120,13 +120,13 @@ func measureTasks(ctx context.Context, o options, s *bench.Stack, table *bench.T
 	if river == nil {
 		return checked + "\nRiver could not be downloaded: its ratios are missing.", nil
 	}
-	jobs, err := river.Check(ctx)
-	return checked + "\n" + jobs, err
+	riverChecked, err := river.Check(ctx)
+	return checked + "\n" + riverChecked, err
 }
 
 // round makes each measurement of tasks once.
 func (t tasks) round(ctx context.Context, o options, sources baselineSources, address string, table *bench.Table) error {
-	var submitted float64 // rate with a key and the largest number of connections
+	var submitRate float64 // with a key and the largest number of connections
 	for _, phase := range t.phases(o, sources) {
 		p := phase()
 		p.Duration = o.duration
@@ -136,18 +136,18 @@ func (t tasks) round(ctx context.Context, o options, sources baselineSources, ad
 		}
 		table.Add(r)
 		if p.Name == submitKeyed {
-			submitted = r.Rate
+			submitRate = r.Rate
 		}
 	}
 	fixed := bench.Phase{
-		Name: submitFixed, Connections: o.connections[len(o.connections)-1], Warmup: o.duration / 5, Duration: o.duration,
-		MaxRows: bench.NoLimit, CallsPerSecond: cmp.Or(o.rate, submitted/2), Call: t.Submit(bench.WithKey),
+		Name: submitFixed, Connections: o.maxConnections(), Warmup: o.duration / 5, Duration: o.duration,
+		MaxRows: bench.NoLimit, CallsPerSecond: cmp.Or(o.rate, submitRate/2), Call: t.Submit(bench.WithKey),
 	}
 	r, err := fixed.Run(ctx, address)
 	if err != nil {
 		return err
 	}
-	r.Compare(submitKeyed, submitted)
+	r.Compare(submitKeyed, submitRate)
 	table.Add(r)
 	if r, err = t.measureLife(ctx, o, sources.machine, address); err != nil {
 		return err

@@ -50,16 +50,16 @@ from done, ends group by newest, oldest`
 // measureMessages measures how fast messages are saved, how fast the relay publishes a
 // backlog, and how long it takes until a single saved message is sent.
 func measureMessages(ctx context.Context, o options, s *bench.Stack, table *bench.Table) (string, error) {
-	withoutNATS, err := s.Start(ctx, "messages", "NATS_URL=") // cannot wake the relay, so messages wait
+	addressWithoutNATS, err := s.Start(ctx, "messages", "NATS_URL=") // cannot wake the relay, so messages wait
 	if err != nil {
 		return "", err
 	}
-	withNATS, err := s.Connect(ctx, "messages")
+	clientWithNATS, err := s.Connect(ctx, "messages")
 	if err != nil {
 		return "", err
 	}
-	defer withNATS.Close()
-	relay, err := s.Start(ctx, "relay")
+	defer clientWithNATS.Close()
+	relayAddress, err := s.Start(ctx, "relay")
 	if err != nil {
 		return "", err
 	}
@@ -73,7 +73,7 @@ func measureMessages(ctx context.Context, o options, s *bench.Stack, table *benc
 			return 1, nil
 		}
 		p.Baselines = []bench.Baseline{s.Machine.Pgbench(savers, o.duration/2)}
-		saved, err := p.Measure(ctx, withoutNATS)
+		saved, err := p.Measure(ctx, addressWithoutNATS)
 		if err != nil {
 			return err
 		}
@@ -85,7 +85,7 @@ func measureMessages(ctx context.Context, o options, s *bench.Stack, table *benc
 			return err
 		}
 		startedAt := time.Now()
-		stop, err := s.StartTrigger(relay)
+		stop, err := s.StartTrigger(relayAddress)
 		if err != nil {
 			return err
 		}
@@ -105,7 +105,7 @@ func measureMessages(ctx context.Context, o options, s *bench.Stack, table *benc
 				return 0, 0, err
 			}
 			baseline = time.Since(startedAt)
-			id, err := m.save(withNATS)
+			id, err := m.save(clientWithNATS)
 			if err != nil {
 				return 0, 0, err
 			}
@@ -123,7 +123,7 @@ func measureMessages(ctx context.Context, o options, s *bench.Stack, table *benc
 	return m.check(ctx, s)
 }
 
-// publishAll publishes n messages at once, and returns how many were acknowledged per second.
+// publishAll publishes n messages without waiting after each, and returns how many were acknowledged per second.
 func publishAll(js jetstream.JetStream, n int) (float64, error) {
 	startedAt := time.Now()
 	for range n {

@@ -11,3 +11,5 @@ type options struct {
 	messages    int           // number of messages that wait for the relay in each round
 	json, svg   string        // files; "" = none
 }
+
+func (o options) maxConnections() int { return o.connections[len(o.connections)-1] }

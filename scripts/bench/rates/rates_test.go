@@ -42,6 +42,6 @@ func TestShortRun(t *testing.T) {
 	for _, name := range []string{"River, insert", "River, insert 500", "River, work"} {
 		require.Regexp(t, `\| `+name+` \| \d+ \| \d`, report)
 	}
-	require.Equal(t, 14+1+2, strings.Count(report, "|\n"), "14 rows, one for the second baseline of one of them, and two lines of head")
+	require.Equal(t, 14+1+2, strings.Count(report, "|\n"), "14 rows, a line for the second baseline of one row, and two header lines")
 	require.Equal(t, 4, strings.Count(report, "Checked: "))
 }

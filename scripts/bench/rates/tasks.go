@@ -40,11 +40,10 @@ func (t tasks) phases(o options, sources baselineSources) (list []func() bench.P
 	pgbench := func(connections int) []bench.Baseline {
 		return []bench.Baseline{sources.machine.Pgbench(min(connections, maxPgbenchConnections), o.duration/2)}
 	}
-	most := o.connections[len(o.connections)-1]
 	for _, n := range o.connections {
 		list = append(list, func() bench.Phase {
 			p := bench.Phase{Name: submitKeyed, Connections: n, MaxRows: bench.NoLimit, Call: t.Submit(bench.WithKey), Baselines: pgbench(n)}
-			if n == most {
+			if n == o.maxConnections() {
 				p.Baselines = append(p.Baselines, sources.river.Baseline("River, insert", "insert", o.duration/2)...)
 			}
 			return p
@@ -52,7 +51,7 @@ func (t tasks) phases(o options, sources baselineSources) (list []func() bench.P
 	}
 	return append(list,
 		func() bench.Phase {
-			return bench.Phase{Name: "submit without a key", Connections: most, MaxRows: bench.NoLimit, Call: t.Submit(bench.WithoutKey), Baselines: pgbench(most)}
+			return bench.Phase{Name: "submit without a key", Connections: o.maxConnections(), MaxRows: bench.NoLimit, Call: t.Submit(bench.WithoutKey), Baselines: pgbench(o.maxConnections())}
 		},
 		func() bench.Phase {
 			return bench.Phase{Name: submitBatch, Connections: senders, MaxRows: bench.NoLimit, Batch: submitRows, Call: t.SubmitBatch,

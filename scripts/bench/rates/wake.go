@@ -14,15 +14,15 @@ const (
 	pollWait = 25 // seconds; less than bench.CallTimeout
 )
 
-// idleSQL returns true if the functions have connections to this database, and all of these have been idle for the last
-// 300 ms.
+// idleSQL returns true if the functions have connections to this database as sendonce_hot, and all of these have been idle for
+// the last 300 ms.
 const idleSQL = `
 select coalesce(bool_and(state = 'idle') and max(state_change) < clock_timestamp() - interval '300 ms', false)
 from pg_stat_activity where datname = current_database() and usename = 'sendonce_hot'`
 
 // measureWake measures the time from a submission to the response of one of many waiting claims.
 func measureWake(ctx context.Context, o options, s *bench.Stack, table *bench.Table) (string, error) {
-	claims, err := startPolls(ctx, s)
+	results, err := startPolls(ctx, s)
 	if err != nil {
 		return "", err
 	}
@@ -44,12 +44,12 @@ func measureWake(ctx context.Context, o options, s *bench.Stack, table *bench.Ta
 				return 0, 0, err
 			}
 			select {
-			case c := <-claims:
-				if c.err == nil && c.id != id {
-					c.err = fmt.Errorf("task %s was claimed where %s was submitted", c.id, id)
+			case got := <-results:
+				if got.err == nil && got.id != id {
+					got.err = fmt.Errorf("task %s was claimed, but %s was submitted", got.id, id)
 				}
 				woken++
-				return time.Since(startedAt), baseline, c.err
+				return time.Since(startedAt), baseline, got.err
 			case <-time.After(bench.CallTimeout):
 				return 0, 0, errors.New("no waiting claim got a response")
 			}
@@ -75,7 +75,7 @@ func startPolls(ctx context.Context, s *bench.Stack) (<-chan pollResult, error) 
 		return nil, err
 	}
 	path := fmt.Sprintf("/api/v1/sms/tasks/pending?app_id=bench&wait=%d", pollWait)
-	claims := make(chan pollResult, 2*pollers) // has room for the errors of all polls at the end, which nobody reads
+	results := make(chan pollResult, 2*pollers) // has room for the errors of all polls at the end, which nobody reads
 	for range pollers {
 		c, err := bench.Dial(address)
 		if err != nil {
@@ -86,14 +86,14 @@ func startPolls(ctx context.Context, s *bench.Stack) (<-chan pollResult, error) 
 			for {
 				response, err := c.Post(path, nil, nil)
 				if err != nil {
-					claims <- pollResult{err: err}
+					results <- pollResult{err: err}
 					return
 				}
 				for _, task := range bench.ParseClaimed(response) {
-					claims <- pollResult{id: task.ID}
+					results <- pollResult{id: task.ID}
 				}
 			}
 		}()
 	}
-	return claims, nil
+	return results, nil
 }
