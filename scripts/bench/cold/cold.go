@@ -24,22 +24,22 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// The memory of a process is settled when settledReadings consecutive readings are equal.
+// The memory of a process is stable when stableReadings consecutive readings are equal.
 const (
 	readingInterval = 50 * time.Millisecond
-	settledReadings = 4
-	settleTimeout   = 10 * time.Second
+	stableReadings  = 4
+	stableTimeout   = 10 * time.Second
 )
 
 // coldStarts measures the starts of functions, each in its own process.
 type coldStarts struct {
 	binary   string            // path of the binary of Sendonce
 	baseline string            // path of the binary of ./baseline
-	env      []string          // of the functions
+	env      []string          // of the functions and the baseline
 	pooled   []string          // env with PgBouncer in front of Postgres; nil = PgBouncer is not installed
 	admin    string            // Authorization header of a caller that may call everything but event functions
-	events   string            // Authorization header of a caller that may call event functions
-	session  string            // Cookie header of the same caller as admin, logged in to the console
+	trigger  string            // Authorization header of a caller that may call event functions
+	session  string            // Cookie header of the admin, logged in to the console
 	tasks    []api.ClaimedTask // one for each start of the function report
 }
 
@@ -125,7 +125,7 @@ func (c *coldStarts) prepare(ctx context.Context, stack *bench.Stack, n int) (er
 	}
 	defer builtinAdmin.Close()
 	tokens := map[string]string{}
-	for role, header := range map[string]*string{"admin": &c.admin, "trigger": &c.events} {
+	for role, header := range map[string]*string{"admin": &c.admin, "trigger": &c.trigger} {
 		created, err := builtinAdmin.Post("/api/v1/admin/callers", nil, fmt.Appendf(nil, `{"name":"cold-%s","roles":[%q]}`, role, role))
 		if err != nil {
 			return err
@@ -207,7 +207,7 @@ func (c *coldStarts) firstCall(function string, run int) (*http.Request, error) 
 	r.Header.Set("Authorization", c.admin)
 	r.Header.Set("Cookie", c.session)
 	if strings.HasPrefix(path, "/events/") {
-		r.Header.Set("Authorization", c.events)
+		r.Header.Set("Authorization", c.trigger)
 		for name, value := range map[string]string{"Specversion": "1.0", "Id": strconv.Itoa(run), "Source": "cold", "Type": "sendonce.tick." + function + ".v1"} {
 			r.Header.Set("Ce-"+name, value)
 		}
@@ -230,11 +230,11 @@ func (c *coldStarts) measureFunction(ctx context.Context, function string, runs 
 		}
 		result.took, result.resident = append(result.took, took), max(result.resident, resident)
 
-		get, err := http.NewRequest("GET", "http://baseline/", nil)
+		baselineCall, err := http.NewRequest("GET", "http://baseline/", nil)
 		if err != nil {
 			return result, err
 		}
-		if took, _, err = c.start(ctx, c.baseline, c.env, "", get); err != nil {
+		if took, _, err = c.start(ctx, c.baseline, c.env, "", baselineCall); err != nil {
 			return result, fmt.Errorf("baseline: %w", err)
 		}
 		result.baseline = append(result.baseline, took)
@@ -253,9 +253,9 @@ func (c *coldStarts) measureFunction(ctx context.Context, function string, runs 
 	return result, nil
 }
 
-// start starts a process, makes its first call and kills it. It returns the time from before the
-// fork until the response, and the settled resident memory. The process inherits a listener at
-// which the call waits already, so it serves the call as soon as it can.
+// start starts a process, makes its first call and kills it. It returns the time from before the fork until the response,
+// and the resident memory once it is stable. The process inherits an open listener: the call waits there until the process
+// accepts it.
 func (c *coldStarts) start(ctx context.Context, binary string, env []string, function string, r *http.Request) (took time.Duration, resident int64, err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -276,8 +276,8 @@ func (c *coldStarts) start(ctx context.Context, binary string, env []string, fun
 		return 0, 0, err
 	}
 	defer func() {
-		_ = process.Process.Kill() // fails if it has ended
-		_ = process.Wait()         // always fails, because it was killed
+		_ = process.Process.Kill() // fails if the process has ended
+		_ = process.Wait()         // fails if the process was killed
 		if err != nil {
 			err = fmt.Errorf("%w\n%s", err, log.String())
 		}
@@ -302,13 +302,13 @@ func (c *coldStarts) start(ctx context.Context, binary string, env []string, fun
 		body, _ := io.ReadAll(response.Body) // for the error only
 		return 0, 0, fmt.Errorf("%s %s: %s %s", r.Method, r.URL.Path, response.Status, body)
 	}
-	resident, err = settledMemory(ctx, process.Process.Pid)
+	resident, err = stableMemory(ctx, process.Process.Pid)
 	return took, resident, err
 }
 
-// settledMemory waits until the resident memory of a process is settled, and returns the bytes.
-func settledMemory(ctx context.Context, pid int) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+// stableMemory waits until the resident memory of a process is stable, and returns the bytes.
+func stableMemory(ctx context.Context, pid int) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, stableTimeout)
 	defer cancel()
 	tick := time.NewTicker(readingInterval)
 	defer tick.Stop()
@@ -321,14 +321,14 @@ func settledMemory(ctx context.Context, pid int) (int64, error) {
 		if equal++; now != previous {
 			equal = 1
 		}
-		if equal == settledReadings {
+		if equal == stableReadings {
 			return now, nil
 		}
 		previous = now
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return 0, fmt.Errorf("its memory does not settle: %w", ctx.Err())
+			return 0, fmt.Errorf("its memory does not become stable: %w", ctx.Err())
 		}
 	}
 }

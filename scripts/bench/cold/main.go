@@ -23,13 +23,13 @@ func main() {
 	})
 }
 
-// run measures these functions; all functions if there are no names.
-func run(ctx context.Context, runs int, functions []string, progress io.Writer) (rows []row, report string, err error) {
+// run measures the starts of the functions in only; of all functions if only is empty.
+func run(ctx context.Context, runs int, only []string, progress io.Writer) (rows []row, report string, err error) {
 	if runs < 1 || runs > 500 {
 		return nil, "", errors.New("-runs must be from 1 to 500")
 	}
 	err = bench.Prepare(ctx, progress, func(m *bench.Machine) (err error) {
-		binary, err := os.Stat(m.Binary)
+		info, err := os.Stat(m.Binary)
 		if err != nil {
 			return err
 		}
@@ -42,8 +42,8 @@ func run(ctx context.Context, runs int, functions []string, progress io.Writer) 
 			return err
 		}
 		defer func() { err = errors.Join(err, stack.Close()) }()
-		rows, err = measure(ctx, stack, runs, functions, progress)
-		report = table(rows) + fmt.Sprintf("\n%s\n", m) + fmt.Sprintf(text, runs, megabytes(binary.Size()))
+		rows, err = measure(ctx, stack, runs, only, progress)
+		report = table(rows) + fmt.Sprintf("\n%s\n", m) + fmt.Sprintf(text, runs, megabytes(info.Size()))
 		return err
 	})
 	return rows, report, err
@@ -52,6 +52,7 @@ func run(ctx context.Context, runs int, functions []string, progress io.Writer) 
 const text = `Each function alone, %d starts: the time from before the fork until its first call gets a 2xx, which needs a login to Postgres and at
 least one query. The baseline is a program that needs only net/http and pgx for a login and one query; it is started after each start of the
 function, and the ratio is that of the two. Through PgBouncer, as in the production overlay, a start uses open connections: the median of as
-many starts. Memory is the VmRSS after the first call, once it is stable, the maximum of all starts; a part of it is pages of the binary, which
-instances on one machine share. The binary has %.1f MB (1 MB = 1000000 bytes) and is in the page cache, as after its image was unpacked.
+many starts. Memory is the VmRSS after the first call, once it is stable, the maximum of the starts without PgBouncer; a part of it is pages of
+the binary, which instances on one machine share. The binary has %.1f MB (1 MB = 1000000 bytes) and is in the page cache, as after its image was
+unpacked.
 `

@@ -12,7 +12,7 @@ import (
 
 const (
 	ratioLimit    = 2.5        // of the median of the ratios to the baseline
-	residentLimit = 25_000_000 // bytes, of the maximum of all starts
+	residentLimit = 25_000_000 // bytes, of row.resident
 )
 
 // row has the starts of one function, in time order.
@@ -21,10 +21,10 @@ type row struct {
 	took     []time.Duration
 	baseline []time.Duration // of the baseline, after each start
 	pooled   []time.Duration // through PgBouncer; nil = PgBouncer is not installed
-	resident int64           // bytes, the most of all starts
+	resident int64           // bytes, the maximum of the starts without PgBouncer
 }
 
-func (r row) ratios() []float64 {
+func (r row) sortedRatios() []float64 {
 	ratios := make([]float64, len(r.took))
 	for i := range r.took {
 		ratios[i] = r.took[i].Seconds() / r.baseline[i].Seconds()
@@ -33,11 +33,11 @@ func (r row) ratios() []float64 {
 }
 
 func sortedMS(times []time.Duration) []float64 {
-	return bench.Sorted(times, func(d time.Duration) float64 { return d.Seconds() * 1000 })
+	return bench.Sorted(times, bench.MS)
 }
 
 func (r row) String() string {
-	took, ratios, pooled := sortedMS(r.took), r.ratios(), "-"
+	took, ratios, pooled := sortedMS(r.took), r.sortedRatios(), "-"
 	if len(r.pooled) > 0 {
 		pooled = fmt.Sprintf("%.1f", load.Quantile(sortedMS(r.pooled), 0.50))
 	}
@@ -61,7 +61,7 @@ func check(rows []row) error {
 	}
 	var errs []error
 	for _, r := range rows {
-		if ratio := load.Quantile(r.ratios(), 0.50); ratio > ratioLimit {
+		if ratio := load.Quantile(r.sortedRatios(), 0.50); ratio > ratioLimit {
 			errs = append(errs, fmt.Errorf("%s takes %.2f times its baseline, more than %.1f", r.function, ratio, ratioLimit))
 		}
 		if r.resident > residentLimit {

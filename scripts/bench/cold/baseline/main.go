@@ -1,4 +1,4 @@
-// Command baseline is the smallest function with a database: it has only net/http and pgx, and
+// Command baseline is the smallest server with a database: it has only net/http and pgx, and
 // each call needs a login and a query. Its starts are the baseline of the starts of functions.
 package main
 
