@@ -51,7 +51,7 @@ func measureClaims(ctx context.Context, o options, s *bench.Stack, progress io.W
 	if previous, err = c.measure(ctx, fmt.Sprintf("beside %d finished tasks", o.rows), o.duration, previous); err != nil {
 		return "", "", err
 	}
-	if _, err = c.measureWhile(ctx, "while partitions are made and dropped", o.duration, previous, c.changePartitions); err != nil {
+	if err := c.measureWhileChanging(ctx, previous); err != nil {
 		return "", "", err
 	}
 	if previous, err = c.measure(ctx, "without these changes", o.pin, previous); err != nil {
@@ -88,13 +88,13 @@ func (c *claims) checkTasks(ctx context.Context) error {
 
 // measurePinned measures claims while an open transaction with a snapshot prevents vacuum from removing dead rows.
 func (c *claims) measurePinned(ctx context.Context, previous bench.Result) error {
-	oldTx, err := pgx.Connect(ctx, c.stack.Machine.URL())
+	conn, err := pgx.Connect(ctx, c.stack.Machine.URL())
 	if err != nil {
 		return err
 	}
-	defer oldTx.Close(context.WithoutCancel(ctx))
+	defer conn.Close(context.WithoutCancel(ctx))
 	for _, sql := range []string{"begin isolation level repeatable read", "select count(*) from task_live"} {
-		if _, err := oldTx.Exec(ctx, sql); err != nil {
+		if _, err := conn.Exec(ctx, sql); err != nil {
 			return err
 		}
 	}
@@ -102,33 +102,33 @@ func (c *claims) measurePinned(ctx context.Context, previous bench.Result) error
 	return err
 }
 
-// measureWhile measures claims, and at the same time calls work every changeEvery, with n = 0, 1, 2, …
-func (c *claims) measureWhile(ctx context.Context, name string, d time.Duration, previous bench.Result, work func(ctx context.Context, n int) error) (bench.Result, error) {
-	working, stop := context.WithCancel(ctx)
+// measureWhileChanging measures claims, and at the same time calls changePartitions every changeEvery, with n = 0, 1, 2, …
+func (c *claims) measureWhileChanging(ctx context.Context, previous bench.Result) error {
+	changing, stop := context.WithCancel(ctx)
 	ended := make(chan error)
 	go func() {
 		tick := time.NewTicker(changeEvery)
 		defer tick.Stop()
 		for n := 0; ; n++ {
-			if err := work(ctx, n); err != nil {
+			if err := c.changePartitions(ctx, n); err != nil {
 				ended <- err
 				return
 			}
 			select {
 			case <-tick.C:
-			case <-working.Done():
+			case <-changing.Done():
 				ended <- nil
 				return
 			}
 		}
 	}()
-	r, err := c.measure(ctx, name, d, previous)
+	_, err := c.measure(ctx, "while partitions are made and dropped", c.duration, previous)
 	stop()
-	return r, errors.Join(err, <-ended)
+	return errors.Join(err, <-ended)
 }
 
-// changePartitions creates and drops partitions as sweep does. If n is below 20, it creates those of all months until n+4
-// months from now. For each log, it creates a partition for a month of the past, n months after January 2001, and drops
+// changePartitions creates and drops partitions of the logs as sweep does. If n is below 20, it creates those of all months
+// until n+4 months from now. For each log, it creates a partition for a month of the past, n months after January 2001, and drops
 // this partition.
 func (c *claims) changePartitions(ctx context.Context, n int) error {
 	if n < 20 {
@@ -182,9 +182,7 @@ func (c *claims) measure(ctx context.Context, name string, d time.Duration, prev
 	if previousP99 := previous.Latency(0.99); previousP99 > 0 {
 		ratio = fmt.Sprintf("%.2f", p99.Seconds()/previousP99.Seconds())
 	}
-	fmt.Fprintf(&c.table, "| %s | %.0f | %.1f | %.1f | %.1f | %.1f | %s |\n", name, r.Rate, ms(r.Latency(0.5)), ms(r.Latency(0.95)), ms(p99), ms(r.Latency(1)), ratio)
-	fmt.Fprintf(c.progress, "claims %s: p50 %.1f ms, p99 %.1f ms, slowest %.1f ms\n", name, ms(r.Latency(0.5)), ms(p99), ms(r.Latency(1)))
+	fmt.Fprintf(&c.table, "| %s | %.0f | %.1f | %.1f | %.1f | %.1f | %s |\n", name, r.Rate, bench.MS(r.Latency(0.5)), bench.MS(r.Latency(0.95)), bench.MS(p99), bench.MS(r.Latency(1)), ratio)
+	fmt.Fprintf(c.progress, "claims %s: p50 %.1f ms, p99 %.1f ms, slowest %.1f ms\n", name, bench.MS(r.Latency(0.5)), bench.MS(p99), bench.MS(r.Latency(1)))
 	return r, err
 }
-
-func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -13,7 +13,7 @@ import (
 var processCounts = []int{1, 2, 4}
 
 // measureProcesses measures submissions to 1, 2 and 4 processes of the function submit, and returns a table. A
-// first round is not counted.
+// first round is not counted. At the end it empties the tables.
 func measureProcesses(ctx context.Context, o options, s *bench.Stack, progress io.Writer) (string, error) {
 	addresses := make([]string, slices.Max(processCounts))
 	for i := range addresses {
@@ -24,7 +24,7 @@ func measureProcesses(ctx context.Context, o options, s *bench.Stack, progress i
 	}
 	t, table := bench.NewTasks(1), &bench.Table{Progress: progress}
 	err := table.Rounds(o.rounds, func(table *bench.Table) error {
-		oneProcess := 0.0 // rate
+		oneProcessRate := 0.0
 		for _, n := range processCounts {
 			p := bench.Phase{Name: fmt.Sprintf("submit, processes: %d", n), Connections: o.connections, Duration: o.duration / 10, MaxRows: bench.NoLimit, Call: t.Submit(bench.WithKey)}
 			r, err := p.Run(ctx, addresses[:n]...)
@@ -32,9 +32,9 @@ func measureProcesses(ctx context.Context, o options, s *bench.Stack, progress i
 				return err
 			}
 			if n == 1 {
-				oneProcess = r.Rate
+				oneProcessRate = r.Rate
 			}
-			r.Compare("one process", oneProcess)
+			r.Compare("one process", oneProcessRate)
 			table.Add(r)
 		}
 		return nil
