@@ -23,7 +23,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 5, "how often each measurement is made, after a first one that is not counted")
 	flag.DurationVar(&o.duration, "duration", 2*time.Second, "how long one measurement lasts")
 	flag.DurationVar(&o.stall, "stall", 5*time.Second, "how long the database stalls in each round")
-	flag.IntVar(&o.backlog, "backlog", 10_000, "how many accepted messages wait to be saved in each round, at least 1000, which are saved in two batches")
+	flag.IntVar(&o.backlog, "backlog", 10_000, "how many accepted messages wait at the start of each measurement of saving, at least 1000, which are two batches")
 	flag.IntVar(&o.shards, "shards", 2, "TWO_PHASE_SHARDS; one for each core saves fastest")
 	flag.IntVar(&o.batch, "batch", 500, "TWO_PHASE_BATCH_SIZE")
 	bench.ConnectionsFlag(&o.connections)
@@ -56,8 +56,8 @@ func run(ctx context.Context, o options, progress io.Writer) (report string, err
 const text = `Median of the rounds. A server with all functions, a trigger, Postgres and the load generator, in which NATS runs, share this machine.
 Accepted messages are saved and relayed while others are accepted, except while a backlog is built up. pgbench inserts one row in each
 transaction; publish publishes a message to a stream and waits for the acknowledgement; both over as many connections. The baseline of a
-stalled database is the same server with a healthy database: the ratio is that of the p99. Both reach Postgres through a proxy. A backlog is
-saved by a process that only saves, then by the server while it relays the saved messages; the rate is counted in Postgres, from the first
+stalled database is the same server with a healthy database: the ratio is that of the p99. Both reach Postgres through a proxy. One backlog
+is saved by a process that only saves, another by the server while it relays the saved messages; the rate is counted in Postgres, from the first
 transaction to the last, and pgbench inserts over as many connections as there are shards.
 `
 
@@ -97,7 +97,7 @@ func (t *twoPhase) measureAcks(ctx context.Context, table *bench.Table) error {
 				return err
 			}
 			table.Add(r)
-			if err := t.settle(ctx); err != nil {
+			if err := t.waitIdle(ctx); err != nil {
 				return err
 			}
 			baseline, err := t.publish(ctx, n)
@@ -109,7 +109,7 @@ func (t *twoPhase) measureAcks(ctx context.Context, table *bench.Table) error {
 			}
 			r.Compare("publish", baseline)
 			table.Add(r)
-			if err := t.settle(ctx); err != nil {
+			if err := t.waitIdle(ctx); err != nil {
 				return err
 			}
 		}
@@ -135,7 +135,7 @@ func (t *twoPhase) measureStall(ctx context.Context, table *bench.Table) error {
 			return err
 		}
 		table.Add(healthy)
-		if err := t.settle(ctx); err != nil {
+		if err := t.waitIdle(ctx); err != nil {
 			return err
 		}
 		p := t.phase("accepted, database stalled", accepted, n)
@@ -148,7 +148,7 @@ func (t *twoPhase) measureStall(ctx context.Context, table *bench.Table) error {
 		}
 		r.Ratios = []bench.Ratio{{Baseline: "p99, healthy", Ratio: r.Latency(0.99).Seconds() / healthy.Latency(0.99).Seconds()}}
 		table.Add(r)
-		return t.settle(ctx)
+		return t.waitIdle(ctx)
 	})
 }
 
@@ -163,17 +163,17 @@ from s, ends group by newest, oldest`
 // measureSaving measures how fast a backlog of accepted messages is saved, by a process that does
 // nothing else, and by a server that relays the messages at the same time.
 func (t *twoPhase) measureSaving(ctx context.Context, table *bench.Table) error {
-	server, err := t.Start(ctx, "")
+	serverAddress, err := t.Start(ctx, "")
 	if err != nil {
 		return err
 	}
-	saveOnly, err := t.Start(ctx, "save")
+	saveAddress, err := t.Start(ctx, "save")
 	if err != nil {
 		return err
 	}
 	return table.Rounds(t.o.rounds, func(table *bench.Table) error {
-		for _, c := range []struct{ name, address string }{{"save a backlog", saveOnly}, {"save and relay a backlog", server}} {
-			r, err := t.saveBacklog(ctx, server, c.address)
+		for _, c := range []struct{ name, address string }{{"save a backlog", saveAddress}, {"save and relay a backlog", serverAddress}} {
+			r, err := t.saveBacklog(ctx, serverAddress, c.address)
 			if err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
 			}
@@ -184,9 +184,9 @@ func (t *twoPhase) measureSaving(ctx context.Context, table *bench.Table) error 
 	})
 }
 
-// saveBacklog submits messages to server without a trigger, and then measures how fast the functions at
-// address save them.
-func (t *twoPhase) saveBacklog(ctx context.Context, server, address string) (r bench.Result, err error) {
+// saveBacklog submits messages to serverAddress without a trigger, and then measures how fast the functions at
+// saveAddress save them.
+func (t *twoPhase) saveBacklog(ctx context.Context, serverAddress, saveAddress string) (r bench.Result, err error) {
 	baseline, err := t.Machine.PgbenchRate(ctx, t.o.shards, t.o.duration/2)
 	if err != nil {
 		return r, err
@@ -197,15 +197,15 @@ func (t *twoPhase) saveBacklog(ctx context.Context, server, address string) (r b
 	}
 	p := t.phase("accepted", accepted, t.o.connections[len(t.o.connections)/2])
 	p.MaxRows, p.Duration = t.o.backlog, bench.CallTimeout
-	if r, err = p.Run(ctx, server); err != nil || r.Err() != nil {
+	if r, err = p.Run(ctx, serverAddress); err != nil || r.Err() != nil {
 		return r, errors.Join(err, r.Err())
 	}
-	stop, err := t.StartTrigger(address)
+	stop, err := t.StartTrigger(saveAddress)
 	if err != nil {
 		return r, err
 	}
-	if _, err = t.waitSaved(ctx); err == nil && address == server {
-		err = t.settle(ctx)
+	if _, err = t.waitSaved(ctx); err == nil && saveAddress == serverAddress {
+		err = t.waitIdle(ctx)
 	}
 	r = bench.Result{Connections: t.o.shards}
 	if err = errors.Join(err, stop()); err == nil {

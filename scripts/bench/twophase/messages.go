@@ -24,8 +24,8 @@ const (
 // a time, so the order of its messages is known.
 func (t *twoPhase) phase(name, ack string, n int) bench.Phase {
 	type sender struct {
-		name string
-		n    int
+		name   string
+		number int // of its newest message
 	}
 	free := make(chan *sender, n) // one sender for each connection
 	for range n {
@@ -34,9 +34,9 @@ func (t *twoPhase) phase(name, ack string, n int) bench.Phase {
 	call := func(c *bench.Client, _ int) (int, error) {
 		s := <-free
 		defer func() { free <- s }()
-		s.n++
+		s.number++
 		body := fmt.Appendf(nil, `{"from":"%[1]s","client_msg_id":"%[2]d","to":"user:%[1]s","ack":"%[3]s","data":{"sender":"%[1]s","n":%[2]d,"text":"See you at the harbour at eight"}}`,
-			s.name, s.n, ack)
+			s.name, s.number, ack)
 		response, err := c.Post("/api/v1/messages", nil, body)
 		if err != nil {
 			return 0, err
@@ -45,7 +45,7 @@ func (t *twoPhase) phase(name, ack string, n int) bench.Phase {
 		if id == "" || got != ack {
 			return 0, fmt.Errorf("the acknowledgement is %q, but %s was requested", got, ack)
 		}
-		t.ledger.Sent(load.Message{Sender: s.name, N: s.n}, load.Sent{ID: id, Ack: ack})
+		t.ledger.Sent(load.Message{Sender: s.name, N: s.number}, load.Sent{ID: id, Ack: ack})
 		return 1, nil
 	}
 	return bench.Phase{Name: name, Connections: n, Duration: t.o.duration, MaxRows: bench.NoLimit, Call: call}
@@ -63,8 +63,8 @@ func (t *twoPhase) publish(ctx context.Context, n int) (float64, error) {
 	startedAt := time.Now()
 	time.Sleep(t.o.duration / 2)
 	g.Stop()
-	o := g.Outcomes()["publish"]
-	return float64(o.Succeeded) / time.Since(startedAt).Seconds(), errors.Join(append(o.Failures, ctx.Err())...)
+	outcomes := g.Outcomes()["publish"]
+	return float64(outcomes.Succeeded) / time.Since(startedAt).Seconds(), errors.Join(append(outcomes.Failures, ctx.Err())...)
 }
 
 // waitSaved waits until the trigger has created the consumers of all shards and every accepted message is saved. It
@@ -90,8 +90,8 @@ func (t *twoPhase) waitSaved(ctx context.Context) (last uint64, err error) {
 	return last, err
 }
 
-// settle waits until all messages are saved and sent, and all events are published.
-func (t *twoPhase) settle(ctx context.Context) error {
+// waitIdle waits until all messages are saved and sent, and all events are published.
+func (t *twoPhase) waitIdle(ctx context.Context) error {
 	if _, err := t.waitSaved(ctx); err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (t *twoPhase) check(ctx context.Context) (string, error) {
 }
 
 // readInboxes records the messages that users received, and returns the number of messages whose senders
-// got the notice that they are saved.
+// got the notice that the message is saved.
 func (t *twoPhase) readInboxes(ctx context.Context) (notices int, err error) {
 	stream, err := t.JS.Stream(ctx, "USERS")
 	if err != nil {

@@ -12,5 +12,5 @@ type twoPhase struct {
 	*bench.Stack
 	o       options
 	ledger  *load.Ledger
-	senders atomic.Int64 // numbers the senders
+	senders atomic.Int64 // number of the newest sender
 }

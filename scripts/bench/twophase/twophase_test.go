@@ -21,6 +21,6 @@ func TestShortRun(t *testing.T) {
 	for _, name := range []string{"saved | 1", "accepted | 1", "saved | 8", "accepted | 8", "accepted, through a proxy | 8", "accepted, database stalled | 8", "save a backlog | 2", "save and relay a backlog | 2"} {
 		require.Contains(t, report, "| "+name+" | ")
 	}
-	require.Equal(t, 8+2, strings.Count(report, "|\n"), "8 rows and two lines of head")
+	require.Equal(t, 8+2, strings.Count(report, "|\n"), "8 rows and two header lines")
 	require.Contains(t, report, "Checked: ")
 }
