@@ -1,11 +1,10 @@
-// Command river measures the job queue River in the Postgres that `make bench` measures Sendonce in. The
+// Command river measures the job queue River for `make bench`, in the same Postgres as Sendonce. The
 // command is a module of its own, so that Sendonce does not depend on River. It migrates the database at
 // DATABASE_URL, prints the address at which it listens, and makes one measurement for each request to
 // /insert, /insert-many or /work.
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,7 +29,7 @@ import (
 const (
 	inserters     = 32  // goroutines of /insert, each with a connection
 	manyInserters = 4   // goroutines of /insert-many
-	manyRows      = 500 // jobs in one statement of /insert-many
+	manyRows      = 500 // jobs in one COPY of /insert-many
 	workTimeout   = time.Minute
 )
 
@@ -107,7 +106,7 @@ var logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level:
 // parameter "for" is how long to measure.
 func (m *measurer) serve(measure func(context.Context, time.Duration) (int64, time.Duration, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		d, err := time.ParseDuration(cmp.Or(r.URL.Query().Get("for"), "0s"))
+		d, err := time.ParseDuration(r.URL.Query().Get("for"))
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
@@ -193,11 +192,11 @@ func (m *measurer) work(ctx context.Context, _ time.Duration) (rows int64, took 
 		return 0, 0, err
 	}
 	defer func() { err = errors.Join(err, client.Stop(ctx)) }()
-	limit := time.After(workTimeout)
+	timeout := time.After(workTimeout)
 	for ; rows < m.waiting; rows++ {
 		select {
 		case <-completed:
-		case <-limit:
+		case <-timeout:
 			return 0, 0, fmt.Errorf("%d of %d jobs were worked within %v", rows, m.waiting, workTimeout)
 		}
 	}
