@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs the fuzz targets in its arguments: function:package:inputs, such as FuzzKeys:functions/e2e:600x. Each package is
-# compiled once. If FUZZTIME is set, it replaces the inputs of each target.
+# Runs the fuzz targets in its arguments: function:package:number of inputs, such as FuzzKeys:functions/e2e:600x. Each package is
+# compiled once. If FUZZTIME is set, it replaces the number of inputs of each target.
 set -eu
 out=$PWD/.sendonce/fuzz
 mkdir -p "$out"
@@ -12,7 +12,7 @@ for target in "$@"; do
 		nice go test -vet=off -c -fuzz . -o "$binary" "./$package"
 		built="${built:-} $package" ;;
 	esac
-	# Go tries at most 100 times to minimize an input that reached new code. By default, it tries for up to a minute.
+	# 100x: Go tries at most 100 times to minimize an input that reached new code; by default, for up to a minute.
 	if ! (cd "$package" && nice "$binary" -test.run '^$' -test.fuzz "^$name\$" -test.fuzztime "${FUZZTIME:-$inputs}" -test.fuzzminimizetime 100x \
 		-test.parallel 1 -test.fuzzcachedir "$(go env GOCACHE)/fuzz/$(go list .)") >"$out/$name" 2>&1; then
 		cat "$out/$name"

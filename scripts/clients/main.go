@@ -1,5 +1,5 @@
-// This program is a submitter, a sender app and a receiver of webhooks. It proves that openapi.yaml is sufficient: it
-// uses only the client that oapi-codegen generates (see run.sh).
+// Command clients is a submitter, a sender app and a receiver of webhooks. It proves that openapi.yaml is sufficient: all
+// its requests go through the client that oapi-codegen generates (see run.sh).
 package main
 
 import (
@@ -24,11 +24,11 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	login := func(_ context.Context, r *http.Request) error {
+	addLogin := func(_ context.Context, r *http.Request) error {
 		r.SetBasicAuth(os.Getenv("SENDONCE_USER"), os.Getenv("SENDONCE_PASSWORD"))
 		return nil
 	}
-	client, err := sendonce.NewClientWithResponses(os.Getenv("SENDONCE_URL"), sendonce.WithRequestEditorFn(login))
+	client, err := sendonce.NewClientWithResponses(os.Getenv("SENDONCE_URL"), sendonce.WithRequestEditorFn(addLogin))
 	if err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := send(ctx, client, task); err != nil {
+	if err := claimAndReport(ctx, client, task); err != nil {
 		return err
 	}
 	endpoint, err := client.AddEndpointWithResponse(ctx, nil, sendonce.EndpointRequest{Url: "https://shop.example.com/sendonce"})
@@ -89,8 +89,9 @@ func submit(ctx context.Context, client *sendonce.ClientWithResponses) (string, 
 	return found.JSON200.Data.TaskId.String(), nil
 }
 
-// send claims the tasks of the queue and reports that each was sent. It prints whether a claimed task is the given one.
-func send(ctx context.Context, client *sendonce.ClientWithResponses, task string) error {
+// claimAndReport claims tasks of the queue and reports each as sent, although nothing is sent. It prints whether a claimed
+// task is the given one.
+func claimAndReport(ctx context.Context, client *sendonce.ClientWithResponses, task string) error {
 	claimed, err := client.ClaimByPostWithResponse(ctx, nil, sendonce.ClaimRequest{AppId: queue, Queue: new(queue)})
 	if err != nil {
 		return err
