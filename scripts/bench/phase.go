@@ -20,7 +20,7 @@ const NoLimit = math.MaxInt64
 type Phase struct {
 	Name           string
 	Connections    int
-	Warmup         time.Duration // calls that succeed in this time are not counted, but failures are
+	Warmup         time.Duration // successful calls that end in this time are not counted; failed calls are
 	Duration       time.Duration // after the warm-up
 	MaxRows        int           // of all calls together, also of those in the warm-up; required, may be NoLimit
 	Batch          int           // most rows of one call; 0 = 1
@@ -71,7 +71,7 @@ func (p Phase) Run(ctx context.Context, addresses ...string) (Result, error) {
 	calls := make([][]call, len(clients)) // of each connection
 	var connections sync.WaitGroup
 	for i, c := range clients {
-		connections.Go(func() { calls[i] = run.connection(ctx, phaseCtx, c) })
+		connections.Go(func() { calls[i] = run.makeCalls(ctx, phaseCtx, c) })
 	}
 	connections.Wait()
 	r := newResult(calls, time.Since(run.measureAt))
@@ -118,8 +118,8 @@ func (r *phaseRun) waitNext(ctx, phaseCtx context.Context) (time.Time, bool) {
 	return at, true
 }
 
-// connection makes one call after another, and returns those that failed or ended after the warm-up.
-func (r *phaseRun) connection(ctx, phaseCtx context.Context, c *Client) (calls []call) {
+// makeCalls makes one call after another, and returns those that failed or ended after the warm-up.
+func (r *phaseRun) makeCalls(ctx, phaseCtx context.Context, c *Client) (calls []call) {
 	for failures := 0; failures < maxFailures; {
 		startedAt, more := r.waitNext(ctx, phaseCtx)
 		if !more {

@@ -60,18 +60,18 @@ func run(ctx context.Context, o options, progress io.Writer) (report string, err
 	return report, err
 }
 
-const text = `Median of the rounds. One server with default settings, Postgres and the load generator share this machine, over the loopback. A submission
-writes its key, its body, its row in the queue and its log row; pgbench inserts one row like the body in each transaction, through the Unix
-socket, over as many connections, at most 64. River is a job queue that is called in its own process, without HTTP and without keys, with the
-settings of its own benchmark: 32 goroutines insert jobs one by one, 4 insert 500 in each COPY, and jobs that do nothing are worked until none
-is left. Submissions at fixed times: by default half of the rate with a key in the same round, at random times that are fixed in advance; the
-durations count from these times and include the wait for a free connection; a warm-up is not counted. Whole life: tasks are submitted one by
-one with keys while 4 senders claim up to 100 in one call and report as many in the next, and at most 2000 tasks are in flight; the rate is
-that of reported tasks, the durations are those of submissions. Waiting claims, messages and the relay: every function has its own process, and NATS runs in the
-load generator. Wake a waiting claim: a submission in another process wakes one of 1000 claims; the duration is from before the submission until
-the response of the claim; the baseline is the response to the submission. Send a message: from the response to the sender until the relay has
-marked the message as sent, in an otherwise idle system; the baseline is one acknowledged publication to a stream. The baseline of the relay is as
-many such publications, all at once.
+const text = `Median of the rounds. One server with default settings, Postgres and the load generator share this machine, over the loopback. A
+submission writes its key, its body, its row in the queue and its log row; pgbench inserts one row like the body in each transaction, through
+the Unix socket, over as many connections, at most 64. River is a job queue that is called in its own process, without HTTP and without keys,
+with the settings of its own benchmark: 32 goroutines insert jobs one by one, 4 insert 500 in each COPY, and jobs that do nothing are worked
+until none is left. Submissions at fixed times: by default half of the rate with a key in the same round, at random times that are fixed in
+advance; the durations count from these times and include the wait for a free connection; a warm-up is not counted. Whole life: tasks are
+submitted one by one with keys while 4 senders claim up to 100 in one call and report as many in the next, and at most 2000 tasks are in
+flight; the rate is that of reported tasks, the durations are those of submissions. Waiting claims, messages and the relay: every function has
+its own process, and NATS runs in the load generator. Wake a waiting claim: a submission in another process wakes one of 1000 claims; the
+duration is from before the submission until the response of the claim; the baseline is the response to the submission. Send a message: from
+the response to the sender until the relay has marked the message as sent, in an otherwise idle system; the baseline is one acknowledged
+publication to a stream. The baseline of the relay is as many such publications, all at once.
 `
 
 // measure makes every measurement in rounds and returns lines about the checks.
