@@ -22,7 +22,7 @@ const (
 )
 
 // routes maps paths to functions; the longest match decides. A path that ends with a slash also matches the paths below
-// it. A path with {$} at its end matches itself only.
+// it. "/{$}" matches only "/".
 var routes = map[string]string{
 	"/":                   "submit", // the probes, and unknown paths
 	"/{$}":                "console",
@@ -79,7 +79,7 @@ func startActivator(s settings, binary string, env []string, nats broker, port *
 			continue
 		}
 		f := &function{name: name, binary: binary, idleTimeout: s.procsIdle, log: logs, out: out}
-		f.env = append(withOnlySecretsOf(nats.login(name, env), name), "FUNCTION_TARGET="+name)
+		f.env = append(withOnlySecretsOf(nats.withLogin(name, env), name), "FUNCTION_TARGET="+name)
 		if err := f.listen(); err != nil {
 			return nil, errors.Join(fmt.Errorf("listen for %s: %w", name, err), a.close())
 		}
@@ -158,9 +158,8 @@ func (a *activator) Output() string {
 	return ""
 }
 
-// Terminate ends every process once its calls in progress have ended, and then stops serving the port. A process that
-// takes longer than drainTimeout is killed, and connections that are open after grace are closed; then Terminate returns
-// an error.
+// Terminate ends every process once its calls in progress have ended, and then stops serving the port. It kills a process
+// that takes longer than drainTimeout, and closes connections that are open after grace. In both cases it returns an error.
 func (a *activator) Terminate(grace time.Duration) (code int, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()

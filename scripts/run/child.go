@@ -9,8 +9,7 @@ import (
 
 const drainTimeout = 40 * time.Second // more than the default of SENDONCE_DRAIN_TIMEOUT, 25 s
 
-// child is a process, or something that starts processes itself: the activator or a supervisor. For the methods see
-// sandbox.Process.
+// child is a process, or starts processes: the activator or a supervisor. For the methods see sandbox.Process.
 type child interface {
 	WaitReady(ctx context.Context, url string) error
 	Exited() <-chan struct{}

@@ -92,12 +92,12 @@ func floodNATS(t *testing.T, host string) (full <-chan struct{}, end func()) {
 				if err != nil {
 					continue
 				}
-				closing := context.AfterFunc(ctx, func() { conn.Close() })
+				stopClosing := context.AfterFunc(ctx, func() { conn.Close() })
 				text, _ := io.ReadAll(conn) // ends when the server closes the connection
 				if strings.Contains(string(text), "maximum connections exceeded") {
 					closeRejected()
 				}
-				closing()
+				stopClosing()
 				conn.Close()
 				pause(ctx, 500*time.Millisecond)
 			}

@@ -32,7 +32,7 @@ type function struct {
 	idleTimeout time.Duration // a process without calls is ended after this time
 	log         io.Writer
 	out         io.Writer
-	url         string   // at which the process listens
+	url         string   // of socket
 	socket      *os.File // the listener, which every process inherits
 
 	mu        sync.Mutex
@@ -71,9 +71,9 @@ func (f *function) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	proxy.ServeHTTP(w, r)
 }
 
-// readBody reads the whole body of a call before the call is forwarded: net/http closes the body when the response
-// begins, and http.Transport drops a response if its last read of the body fails. Then readBody removes the read and
-// write deadlines of the connection: how long a response may take is decided by the function alone.
+// readBody reads the whole body of a call before the call is forwarded: net/http closes the body when the response begins,
+// and http.Transport drops a response if a read of the body fails. readBody also removes the read and write deadlines of
+// the connection: only the function decides how long a response may take.
 func readBody(w http.ResponseWriter, r *http.Request) error {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
@@ -86,8 +86,8 @@ func readBody(w http.ResponseWriter, r *http.Request) error {
 	return errors.Join(connection.SetReadDeadline(time.Time{}), connection.SetWriteDeadline(time.Time{}))
 }
 
-// beginCall counts a call, starts a process if none runs, and returns a handler that forwards the call to the
-// process. Unless beginCall returns an error, the caller must call endCall after the call.
+// beginCall starts a process if none runs, counts a call, and returns a handler that forwards the call to the process.
+// After the call, use endCall, unless beginCall returned an error.
 func (f *function) beginCall() (http.Handler, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -142,7 +142,7 @@ func (f *function) start() error {
 	return nil
 }
 
-// watch prints it if p ends by itself.
+// watch waits for the end of p, and calls clearEnded.
 func (f *function) watch(p *process) {
 	<-p.Exited()
 	f.mu.Lock()
@@ -150,7 +150,8 @@ func (f *function) watch(p *process) {
 	f.clearEnded(p)
 }
 
-// clearEnded sets f.process to nil and prints that p ended, unless f itself has ended p. The caller holds f.mu.
+// clearEnded sets f.process to nil and prints that p ended by itself. It does nothing if f.process is not p: then f has
+// ended p, or clearEnded was called before. The caller holds f.mu.
 func (f *function) clearEnded(p *process) {
 	if f.process == p {
 		f.process = nil
@@ -186,7 +187,7 @@ func (f *function) endWhenIdle() {
 		return
 	}
 	p := f.process
-	f.process = nil // so that watch prints nothing
+	f.process = nil // so that clearEnded prints nothing
 	if err := terminate(p); err != nil {
 		printStep(f.out, "failed", fmt.Sprintf("%s ended with an error: %v", f.name, err))
 		return
@@ -194,7 +195,8 @@ func (f *function) endWhenIdle() {
 	printStep(f.out, "idle", fmt.Sprintf("%s after %s", f.name, f.idleTimeout))
 }
 
-// close ends the process once its calls in progress have ended, and closes the socket. Later calls get errEnding.
+// close ends the process once its calls in progress have ended, and closes the socket. For later calls beginCall returns
+// errEnding.
 func (f *function) close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -204,6 +206,6 @@ func (f *function) close() error {
 	if p == nil || hasEnded(p) {
 		return nil
 	}
-	f.process = nil // so that watch prints nothing
+	f.process = nil // so that clearEnded prints nothing
 	return drain(f.name, p, f.out)
 }

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	maxLog   = 64 << 20 // bytes; a longer log file is copied to a file with the suffix .1 and emptied
-	logCheck = time.Second
+	maxLog           = 64 << 20 // bytes; a longer log file is copied to a file with the suffix .1 and emptied
+	logCheckInterval = time.Second
 )
 
 // openLog opens a log file in dir for appending.
@@ -24,7 +24,7 @@ func openLog(dir, name string) (*os.File, error) {
 // limitLogs limits each log file in dir, and each copy with the suffix .1, to about maxLog bytes, until ctx is
 // done.
 func limitLogs(ctx context.Context, dir string, out io.Writer) {
-	for failed := map[string]bool{}; pause(ctx, logCheck); {
+	for failed := map[string]bool{}; pause(ctx, logCheckInterval); {
 		names, err := filepath.Glob(filepath.Join(dir, "*.log"))
 		if err != nil {
 			return // the name of dir makes the pattern invalid
@@ -52,12 +52,12 @@ func limitLog(name string, limit int64) (err error) {
 	if info, err := log.Stat(); err != nil || info.Size() <= limit {
 		return err
 	}
-	old, err := os.OpenFile(name+".1", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	copied, err := os.OpenFile(name+".1", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(old, log)
-	if err = errors.Join(err, old.Close()); err != nil {
+	_, err = io.Copy(copied, log)
+	if err = errors.Join(err, copied.Close()); err != nil {
 		// Even if the disk is full, the log is emptied below.
 		err = errors.Join(err, os.Remove(name+".1"))
 	}

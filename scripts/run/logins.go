@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// processEnv returns the environment of the server, the trigger and migrate, and ownerEnv, the variables that only migrate
-// gets in addition: the login of the owner of the database. The first run generates the secrets that are not set. The
-// trigger calls the API as the caller SENDONCE_TRIGGER_USER; migrate creates this caller, with the role trigger only.
+// processEnv returns the environment of the server, the trigger and migrate, and ownerEnv, which only migrate gets in
+// addition: the login of the owner of the database. The first run generates the secrets that are not set. The trigger calls
+// the API as the caller SENDONCE_TRIGGER_USER; migrate creates this caller, with the role trigger only.
 func (s settings) processEnv(databaseURL, natsURL string) (env, ownerEnv []string, err error) {
 	env, err = s.withSecret(s.serverEnv(databaseURL, natsURL), "SENDONCE_ENCRYPTION_KEYS", "encryption_keys", newEncryptionKey)
 	if err != nil {
 		return nil, nil, err
 	}
-	if env, ownerEnv, err = s.logins(env, databaseURL); err != nil {
+	if env, ownerEnv, err = s.replaceOwnerLogin(env, databaseURL); err != nil {
 		return nil, nil, err
 	}
 	env = append(env, "SENDONCE_TRIGGER_USER="+cmp.Or(s.all["SENDONCE_TRIGGER_USER"], "sendonce-trigger"))
@@ -35,10 +35,10 @@ func (s settings) withSecret(env []string, setting, name string, generate func()
 	return append(env, setting+"_FILE="+file), err
 }
 
-// logins removes the login of the owner from DATABASE_URL in env, and adds the passwords of the database roles as which the
-// server logs in; the first run generates these passwords. ownerEnv has the login of the owner, for migrate. If
-// SENDONCE_HOT_ROLE is set and empty, the server logs in as the owner: logins returns env unchanged, and no ownerEnv.
-func (s settings) logins(env []string, ownerURL string) (serverEnv, ownerEnv []string, err error) {
+// replaceOwnerLogin removes the login of the owner from DATABASE_URL in env, and adds the passwords of the database roles as
+// which the server logs in; the first run generates these passwords. ownerEnv has the login of the owner, for migrate. If
+// SENDONCE_HOT_ROLE is set and empty, the server logs in as the owner: env is returned unchanged, and ownerEnv is nil.
+func (s settings) replaceOwnerLogin(env []string, ownerURL string) (serverEnv, ownerEnv []string, err error) {
 	if role, set := s.all["SENDONCE_HOT_ROLE"]; set && role == "" {
 		return env, nil, nil
 	}

@@ -26,7 +26,7 @@ import (
 
 const (
 	readyTimeout = time.Minute
-	serverName   = "the server" // its name among the children, and in messages
+	serverName   = "the server" // its key in the map of children, and its name in error texts
 
 	// memoryLimit is the GOMEMLIMIT of this process, in bytes, unless the user has set one. Without a limit, the
 	// memory of the NATS server in this process grows with its streams.
@@ -110,15 +110,15 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 		return err
 	}
 	defer log.Close()
-	running, stop := context.WithCancel(context.WithoutCancel(ctx)) // ends after the processes, not with ctx
-	defer stop()
-	go limitLogs(running, s.home, out)
+	logging, stopLogging := context.WithCancel(context.WithoutCancel(ctx)) // the server and the trigger still log while they drain
+	defer stopLogging()
+	go limitLogs(logging, s.home, out)
 	printStep(out, "serve", "logs in "+log.Name())
 	server, err := startServer(s, binary, env, nats, port, log, out)
 	if err != nil {
 		return err
 	}
-	trigger, err := startTrigger(ctx, s, binary, nats.login(bus.UserTrigger, env), log, out)
+	trigger, err := startTrigger(ctx, s, binary, nats.withLogin(bus.UserTrigger, env), log, out)
 	if err != nil {
 		return errors.Join(err, drain("server", server, out))
 	}
@@ -149,9 +149,9 @@ func buildServer(ctx context.Context, home string, out io.Writer) (binary string
 // migrate runs the command migrate of the binary.
 func migrate(ctx context.Context, binary string, env []string, out io.Writer) error {
 	printStep(out, "migrate", "the schema")
-	migrate := exec.CommandContext(ctx, binary, "migrate")
-	migrate.Env = withoutBasicAuthPassword(withOnlySecretsOf(env, "migrate"))
-	if text, err := migrate.CombinedOutput(); err != nil {
+	cmd := exec.CommandContext(ctx, binary, "migrate")
+	cmd.Env = withoutBasicAuthPassword(withOnlySecretsOf(env, "migrate"))
+	if text, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("migrate: %w\n%s", err, text)
 	}
 	return nil
@@ -162,7 +162,7 @@ func startServer(s settings, binary string, env []string, nats broker, port *res
 	if s.procs {
 		return startActivator(s, binary, env, nats, port, log, out)
 	}
-	env = withOnlySecretsOf(nats.login(bus.UserAll, env), allFunctions()...)
+	env = withOnlySecretsOf(nats.withLogin(bus.UserAll, env), functionNames()...)
 	return startSendonce(sandbox.Command{Path: binary, Env: env, Listener: port.socket, Log: log})
 }
 
@@ -187,20 +187,20 @@ func startTrigger(ctx context.Context, s settings, binary string, env []string, 
 	}, out, firstPause)
 }
 
-// runUntilEnd waits until the server is ready, writes run.env, starts the sink and the demo sender, and
-// waits until ctx is done or a child ends. It returns nil if ctx is done, and an error if the server does
-// not become ready or a child has ended by itself.
+// runUntilEnd waits until the server is ready, writes run.env, opens the sink, prints how to use the service, and runs the
+// demo sender until ctx is done or a child ends. It returns nil if ctx is done, and an error if the server does not become
+// ready or a child ends by itself.
 func runUntilEnd(ctx context.Context, s settings, children map[string]child, runEnv, netrc string, sink *sink, logs, out io.Writer) (err error) {
 	starting, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	if err := children[serverName].WaitReady(starting, s.url()+"/readyz"); err != nil {
 		return nilIfInterrupted(ctx, err)
 	}
-	name, err := writePrivate(s.home, "run.env", runEnv)
+	path, err := writePrivate(s.home, "run.env", runEnv)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.Remove(name)) }()
+	defer func() { err = errors.Join(err, os.Remove(path)) }()
 	sinkURL := ""
 	if sink != nil {
 		err := sink.open(starting, logs)
@@ -243,12 +243,13 @@ func runUntilEnd(ctx context.Context, s settings, children map[string]child, run
 }
 
 func printUsage(out io.Writer, s settings, netrc, sinkURL string) {
-	password := "the value of BASIC_AUTH_PASSWORD"
+	whereIsPassword := "the value of BASIC_AUTH_PASSWORD"
 	if s.passwordFile != "" {
-		password = "in " + s.passwordFile
+		whereIsPassword = "in " + s.passwordFile
 	}
+	sinkLine := ""
 	if sinkURL != "" {
-		sinkURL = fmt.Sprintf("  sink      %s prints webhooks; a callback_url may be this URL, too\n", sinkURL)
+		sinkLine = fmt.Sprintf("  sink      %s prints webhooks; a callback_url may be this URL, too\n", sinkURL)
 	}
 	fmt.Fprintf(out, `
   console   %[1]s/console
@@ -259,7 +260,7 @@ func printUsage(out io.Writer, s settings, netrc, sinkURL string) {
 %[5]s  try       curl --netrc-file '%[4]s' -H 'Content-Type: application/json' -d '{"phone_number":"13800138000","content":"hello"}' %[1]s/api/v1/sms/send
 
 ready %[1]s
-`, s.url(), s.username, password, netrc, sinkURL)
+`, s.url(), s.username, whereIsPassword, netrc, sinkLine)
 }
 
 // nilIfInterrupted returns err, or nil if ctx is done: an interrupt during the start is no error.

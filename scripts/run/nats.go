@@ -27,8 +27,8 @@ const natsLimits = "max_connections: 1024\nmax_subscriptions: 8192\n"
 // broker is the NATS server of the run.
 type broker struct {
 	url       string            // the value of NATS_URL, or the URL of the started server without credentials
-	passwords map[string]string // by user; nil = NATS_URL is set, so the user has chosen the login
-	files     map[string]string // paths of the files with these passwords, by user; nil if passwords is nil
+	passwords map[string]string // by NATS user; nil = NATS_URL is set, and the settings have the login
+	files     map[string]string // paths of the files with these passwords, by NATS user; nil if passwords is nil
 	stop      func() error
 }
 
@@ -83,8 +83,9 @@ func startNATS(ctx context.Context, s settings, out io.Writer) (broker, error) {
 	return b, nil
 }
 
-// login returns env with the credentials of a NATS user, in place of others. If NATS_URL is set, it returns env unchanged.
-func (b broker) login(user string, env []string) []string {
+// withLogin returns env with the credentials of a NATS user instead of those in env. If NATS_URL is set, it returns env
+// unchanged.
+func (b broker) withLogin(user string, env []string) []string {
 	if b.files == nil {
 		return env
 	}
@@ -104,7 +105,7 @@ func (b broker) runEnv() string {
 	return "NATS_URL=" + b.urlOf(bus.UserOperator) + "\nNATS_POINTS_URL=" + b.urlOf(examplePoints) + "\nNATS_DOMAIN=" + bus.Domain + "\n"
 }
 
-// urlOf returns the URL with the credentials of a user.
+// urlOf returns the URL with the credentials of a NATS user.
 func (b broker) urlOf(user string) string {
 	return strings.Replace(b.url, "://", "://"+url.UserPassword(user, b.passwords[user]).String()+"@", 1)
 }

@@ -73,8 +73,8 @@ func lockHome(ctx context.Context, home string) (*os.File, error) {
 	}
 }
 
-// refuse responds with 503 to calls that reach no server. Call it when the server has ended or is about to end; a second
-// call does nothing.
+// refuse starts to respond with 503 to each call that reaches the port and no server. Use it when the server has ended or
+// is about to end. If refuse was used before, it does nothing.
 func (p *reservedPort) refuse() {
 	p.refusing.Do(func() {
 		// A child that ended early may have left the socket in blocking mode.

@@ -9,8 +9,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// startPostgres starts a Postgres server, unless DATABASE_URL is set. It returns the URL of the
-// database, and the server. Call Stop of the server in both cases.
+// startPostgres starts a Postgres server, unless DATABASE_URL is set. It returns the URL of the database, and a server whose
+// Stop the caller must call in any case; if DATABASE_URL is set, Stop does nothing.
 func startPostgres(ctx context.Context, s settings, out io.Writer) (string, *sandbox.Postgres, error) {
 	if s.databaseURL != "" {
 		printStep(out, "postgres", "at DATABASE_URL")

@@ -32,17 +32,17 @@ func startProcess(binary string, env []string, listener *os.File, log io.Writer)
 	return &process{p, &http.Transport{DisableKeepAlives: true, DisableCompression: true}}, nil
 }
 
-// startSendonce starts a command that inherits its listener (socket activation). If this process is killed, the child is
-// killed at once, without a drain: after the end of the run any program may listen on the ports of the run, and the child
-// would send passwords there.
+// startSendonce starts a process that inherits the listener of c (socket activation). If `make run` is killed, the process
+// is killed at once, without a drain: after the end of the run any program may listen on the ports of the run, and the
+// process would send passwords there.
 func startSendonce(c sandbox.Command) (*sandbox.Process, error) {
 	c.Env = append(slices.Clone(c.Env), "LISTEN_FDS=1", "LISTEN_PID=")
 	c.OrphanSignal = syscall.SIGKILL
 	return sandbox.Start(c)
 }
 
-// RoundTrip makes one call. If the process ends, RoundTrip cancels the call after responseTimeout: the socket stays open
-// without the process, so the connection would wait without end.
+// RoundTrip makes one call. If the process ends, RoundTrip cancels the call after responseTimeout: the listener stays open,
+// so a connection that the process has not accepted would wait without end.
 func (p *process) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(r.Context())
 	responded := make(chan struct{})

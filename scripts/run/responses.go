@@ -11,7 +11,8 @@ import (
 
 var errEnding = errors.New("the run is ending")
 
-// respondBusy responds with 503 to a call that reached no process because of err. name is the called function.
+// respondBusy responds with 503 to a call that reached no process because of err. name is that of the function; it is not
+// used if err is errEnding.
 func respondBusy(w http.ResponseWriter, name string, err error) {
 	message := "the function " + name + " did not start"
 	if errors.Is(err, errEnding) {

@@ -96,7 +96,7 @@ func (h testRun) waitReady(t *testing.T, p *sandbox.Process) {
 	require.NoError(t, p.WaitFor(within(t, 4*time.Minute), "\nready "+h.url()+"\n"))
 }
 
-// submit submits a message and returns the response. more are further JSON members, each with a comma before it.
+// submit submits an SMS task and returns the response. more are further JSON members, each with a comma before it.
 func (h testRun) submit(t *testing.T, key, content string, more ...string) string {
 	t.Helper()
 	body := fmt.Sprintf(`{"phone_number":"13800138000","content":%q,"idempotency_key":%q%s}`, content, key, strings.Join(more, ""))

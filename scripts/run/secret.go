@@ -57,8 +57,8 @@ func writePrivate(dir, name, text string) (string, error) {
 	return path, nil
 }
 
-// netrcOf returns the text of a file for curl --netrc-file. A password in the arguments of curl
-// would be visible to every user of the machine.
+// netrcOf returns the text of a file for curl --netrc-file. A password in the arguments of curl would be visible to every
+// user of this machine.
 func netrcOf(user, password string) string {
 	quoteIfNeeded := func(text string) string {
 		if !strings.ContainsAny(text, " \t\"\\#") {
@@ -105,8 +105,8 @@ func withOnlySecretsOf(env []string, readers ...string) []string {
 	})
 }
 
-// allFunctions returns the name of every function.
-func allFunctions() []string {
+// functionNames returns the name of every function.
+func functionNames() []string {
 	var names []string
 	for _, f := range functions.Catalogue() {
 		names = append(names, f.Name)

@@ -67,12 +67,12 @@ func parseSettings(all map[string]string) (settings, error) {
 	}
 	var bad []error
 	var err error
-	port := "APP_PORT"
+	portSetting := "APP_PORT"
 	if all["PORT"] != "" {
-		port = "PORT" // overrides APP_PORT, as for the server
+		portSetting = "PORT" // overrides APP_PORT, as for the server
 	}
-	if s.port, err = strconv.Atoi(cmp.Or(all[port], "8000")); err != nil || s.port < 1 || s.port > 65535 {
-		bad = append(bad, fmt.Errorf("%s is %q: it must be a number from 1 to 65535", port, all[port]))
+	if s.port, err = strconv.Atoi(cmp.Or(all[portSetting], "8000")); err != nil || s.port < 1 || s.port > 65535 {
+		bad = append(bad, fmt.Errorf("%s is %q: it must be a number from 1 to 65535", portSetting, all[portSetting]))
 	}
 	parseBool := func(name, defaultValue, accepted string) bool {
 		value, err := strconv.ParseBool(cmp.Or(all[name], defaultValue))
@@ -123,8 +123,8 @@ func (s settings) runEnv(databaseURL, nats string) string {
 		"\nSENDONCE_URL=" + s.url() + "\nSENDONCE_USER=" + s.username + "\nSENDONCE_PASSWORD=" + s.password + "\n"
 }
 
-// serverEnv returns the environment of the server, the trigger and migrate: all settings of the user, of which it
-// replaces some. DATABASE_URL has the login of the owner of the database; logins replaces it.
+// serverEnv returns the environment of the server, the trigger and migrate: all settings of the user, some of them
+// replaced. Its DATABASE_URL has the login of the owner of the database, which replaceOwnerLogin removes.
 func (s settings) serverEnv(databaseURL, natsURL string) []string {
 	all := maps.Clone(s.all)
 	delete(all, "FUNCTION_TARGET")

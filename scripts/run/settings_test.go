@@ -85,7 +85,7 @@ func TestServerEnv(t *testing.T) {
 	}, s.serverEnv("postgres://x", "nats://y"))
 }
 
-func TestLoginsHideOwnerPassword(t *testing.T) {
+func TestReplaceOwnerLogin(t *testing.T) {
 	t.Parallel()
 	const ownerURL = "postgres://owner:s3cr3t@localhost:5432/shop?sslmode=disable"
 	for name, c := range map[string]struct {
@@ -102,14 +102,14 @@ func TestLoginsHideOwnerPassword(t *testing.T) {
 			maps.Copy(set, c.set)
 			s, err := parseSettings(set)
 			require.NoError(t, err)
-			env, ownerEnv, err := s.logins(s.serverEnv(ownerURL, "nats://y"), ownerURL)
+			env, ownerEnv, err := s.replaceOwnerLogin(s.serverEnv(ownerURL, "nats://y"), ownerURL)
 			require.NoError(t, err)
 			all := strings.Join(env, "\n")
 			require.Contains(t, all, c.want)
 			require.NotContains(t, all, c.forbidden)
 			require.Equal(t, name == "one user for all", ownerEnv == nil)
 			require.Equal(t, ownerEnv == nil, strings.Contains(all, "s3cr3t"), "the server has the password of the owner only if it logs in as the owner")
-			again, _, err := s.logins(s.serverEnv(ownerURL, "nats://y"), ownerURL)
+			again, _, err := s.replaceOwnerLogin(s.serverEnv(ownerURL, "nats://y"), ownerURL)
 			require.NoError(t, err)
 			require.Equal(t, env, again, "a later run must use the same passwords")
 		})

@@ -30,16 +30,16 @@ const (
 // sink receives webhooks and prints them. It is an endpoint of the built-in admin, and may be the callback
 // URL of the admin's tasks and messages.
 type sink struct {
-	client   *api.Client
-	out      io.Writer
-	listener net.Listener // nil = SENDONCE_OUTGOING_NETWORKS forbids calls to the sink
-	url      string
-	server   *httpserver.Server   // nil until open
-	served   chan struct{}        // closed once the server has stopped
-	endpoint string               // the id of the endpoint
-	secret   string               // verifies webhooks of the endpoint
-	signing  string               // the signing secret of the admin; verifies callbacks of tasks and messages
-	printed  *loglimit.ByKey[int] // limits the lines of unverified calls, by the status of the response
+	client     *api.Client
+	out        io.Writer
+	listener   net.Listener // nil = SENDONCE_OUTGOING_NETWORKS forbids calls to the sink
+	url        string
+	server     *httpserver.Server // nil until open
+	served     chan struct{}      // closed once the server has stopped
+	endpointID string
+	secret     string               // of the endpoint; verifies webhooks
+	signing    string               // the signing secret of the admin; verifies callbacks of tasks and messages
+	printed    *loglimit.ByKey[int] // limits the lines of unverified calls, by the status of the response
 }
 
 // listenForSink opens the port of the sink. Call it before the server starts: the port stays open until close, so that no
@@ -53,7 +53,7 @@ func listenForSink(ctx context.Context, s settings, out io.Writer) (*sink, error
 	if !s.allowsSink() {
 		return k, nil
 	}
-	// If it is free, the sink has the port after that of the API, which examples in the docs use.
+	// The examples in the docs use the port after that of the API. If it is taken, the sink has another port.
 	listener, err := listenLocally(ctx, s.port+1)
 	if err != nil {
 		listener, err = listenOnSavedPort(ctx, s.home, "sink", out)
@@ -106,7 +106,7 @@ func (k *sink) register(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("register: %w", err)
 	}
-	k.endpoint, k.secret, k.signing = endpoint.ID, endpoint.Secret, signing.Secret
+	k.endpointID, k.secret, k.signing = endpoint.ID, endpoint.Secret, signing.Secret
 	return nil
 }
 
@@ -130,7 +130,7 @@ func (k *sink) serve() {
 func (k *sink) removeEndpoint() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	if err := k.unregister(ctx, k.endpoint); err != nil {
+	if err := k.unregister(ctx, k.endpointID); err != nil {
 		fmt.Fprintf(k.out, "sink: %v; the next run deletes it\n", err)
 	}
 }
@@ -161,7 +161,7 @@ func (k *sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	origin, err := k.verify(r.Header, body)
 	verified := err == nil
 	if errors.Is(err, api.ErrWebhookSignature) && r.URL.Path != "/" {
-		// The user has registered an endpoint at this port: the sink does not have the secret of that endpoint.
+		// The user may have registered another endpoint at this port. The sink does not have the secret of that endpoint.
 		origin, err = "not verified: "+printable(r.URL.Path)+" has a secret of its own", nil
 	}
 	if err != nil {
@@ -183,7 +183,7 @@ func (k *sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintln(k.out, line)
 }
 
-// verify returns a text that says which of the secrets signed the body.
+// verify returns a text that says with which of the secrets the body is signed.
 func (k *sink) verify(h http.Header, body []byte) (string, error) {
 	now := time.Now()
 	err := api.VerifyWebhook(h, body, now, k.secret)

@@ -216,7 +216,7 @@ func TestSinkRemovesItsEndpoint(t *testing.T) {
 	require.Len(t, endpoints, 2)
 	require.Contains(t, endpoints, "new")
 	require.Contains(t, endpoints, "of another program")
-	before := k.url
+	firstURL := k.url
 	k.removeEndpoint()
 	k.close()
 	require.Len(t, server.byID(), 1)
@@ -224,7 +224,7 @@ func TestSinkRemovesItsEndpoint(t *testing.T) {
 
 	k, err = openSink(t.Context(), s, out, out)
 	require.NoError(t, err)
-	require.Equal(t, before, k.url, "the URL must be that of the first sink")
+	require.Equal(t, firstURL, k.url, "the URL must be that of the first sink")
 	require.Empty(t, out.String())
 	listening.Close()
 	k.removeEndpoint()

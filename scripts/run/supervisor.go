@@ -11,8 +11,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// The pause before a restart doubles each time, up to longestPause. After a process that ran for at least stableAfter, the
-// pause is the first one again.
+// The pause before a restart doubles each time, up to longestPause. If a process ran for at least stableAfter, the pause
+// after its end is firstPause again.
 const (
 	firstPause   = 200 * time.Millisecond
 	longestPause = 30 * time.Second
@@ -26,7 +26,7 @@ type supervisor struct {
 	name  string
 	start func() (*sandbox.Process, error)
 	out   io.Writer
-	pause time.Duration // before the first restart
+	pause time.Duration // before the first restart, and after a process that ran for stableAfter
 
 	mu        sync.Mutex
 	process   *sandbox.Process

@@ -31,8 +31,8 @@ func startWeChat(ctx context.Context, s settings, out io.Writer) (_ settings, st
 	if err != nil {
 		return s, nil, err
 	}
-	// Each run has a new app id: for that of an earlier run, Postgres may have an access token that this WeChat does not
-	// know.
+	// Each run has a new app id: for the app id of an earlier run, Postgres may have an access token that this WeChat does
+	// not accept.
 	o := sandbox.WeChatOptions{AppID: "wx-" + rand.Text(), Secret: secret, Templates: []string{wechatTemplate}, OneTime: true, Keep: wechatLedgerSize,
 		Log: func(format string, args ...any) {
 			fmt.Fprintln(out, "wechat:", strings.TrimSpace(printable(fmt.Sprintf(format, args...))))
