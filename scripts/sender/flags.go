@@ -46,7 +46,7 @@ func newFlags(o *options) *flag.FlagSet {
 	f.StringVar(&o.config.Journal, "journal", "sender.journal", "the `file` that records which sends were started, on a disk that outlives the process; one for each sender")
 	f.IntVar(&o.config.Concurrency, "concurrency", 4, "`sends` at once, at most 300")
 	f.Float64Var(&o.rate, "rate", 0, "the maximum number of `sends` that start in a second; 0 = no limit")
-	f.DurationVar(&o.config.Lease, "lease", time.Minute, "the `time` for which tasks stay claimed after their sender died, 10s to 1h")
+	f.DurationVar(&o.config.Lease, "lease", time.Minute, "the `time` after which others may claim the tasks of a sender that has died, 10s to 1h")
 	f.DurationVar(&o.config.Timeout, "timeout", 30*time.Second, "the `time` that one send may take")
 	f.DurationVar(&o.config.Grace, "grace", 20*time.Second, "the `time` that sends in progress may take after Ctrl-C")
 	f.StringVar(&o.gateway, "gateway", "console", "what sends messages, `console|http|flaky`")
@@ -136,9 +136,9 @@ func newSender(args []string, env func(string) (string, bool), out io.Writer) (*
 	}
 	bad = append(bad, readEnv(f, env)...)
 	f.Visit(func(set *flag.Flag) {
-		gateway, _, _ := strings.Cut(set.Name, "-")
-		if (gateway == "http" || gateway == "flaky") && gateway != o.gateway {
-			bad = append(bad, fmt.Errorf("-%s is for -gateway %s", set.Name, gateway))
+		prefix, _, _ := strings.Cut(set.Name, "-")
+		if (prefix == "http" || prefix == "flaky") && prefix != o.gateway {
+			bad = append(bad, fmt.Errorf("-%s is for -gateway %s", set.Name, prefix))
 		}
 	})
 	if !(o.rate >= 0 && o.rate <= 1e6) {
@@ -181,7 +181,7 @@ func parseFlags(f *flag.FlagSet, args []string) (bad []error, help bool) {
 	return bad, false
 }
 
-// readEnv sets the flags that are not in the arguments from the environment.
+// readEnv reads from the environment the flags that the arguments do not set.
 func readEnv(f *flag.FlagSet, env func(string) (string, bool)) (bad []error) {
 	isSet := map[string]bool{}
 	f.Visit(func(set *flag.Flag) { isSet[set.Name] = true })

@@ -25,16 +25,13 @@ func envOf(pairs map[string]string) func(string) (string, bool) {
 	}
 }
 
-var (
-	noOutput    = io.Discard
-	passwordEnv = envOf(map[string]string{"SENDONCE_PASSWORD": "p"})
-)
+var passwordEnv = envOf(map[string]string{"SENDONCE_PASSWORD": "p"})
 
 func TestOnlyPasswordIsRequired(t *testing.T) {
 	t.Parallel()
-	_, err := newSender(nil, passwordEnv, noOutput)
+	_, err := newSender(nil, passwordEnv, io.Discard)
 	require.NoError(t, err)
-	_, err = newSender(nil, noEnv, noOutput)
+	_, err = newSender(nil, noEnv, io.Discard)
 	require.ErrorContains(t, err, "set SENDONCE_PASSWORD", "there is no default password")
 }
 
@@ -45,7 +42,7 @@ func TestFlagsOfEachGateway(t *testing.T) {
 		"-gateway http -http-url http://x/{{.PhoneNumber}} -http-method GET -http-header A:b -http-header C:d -http-outcome 404=ok,5xx=failed -http-ok a.b=0",
 		"-gateway flaky -flaky failed=0.5,hang=0.5 -flaky-script ok,panic -flaky-seed 7",
 	} {
-		_, err := newSender(strings.Fields(line), passwordEnv, noOutput)
+		_, err := newSender(strings.Fields(line), passwordEnv, io.Discard)
 		require.NoError(t, err, line)
 	}
 }
@@ -81,14 +78,14 @@ func TestReadEnv(t *testing.T) {
 
 func TestFlagsOfOtherGatewayAreRejected(t *testing.T) {
 	t.Parallel()
-	_, err := newSender([]string{"-http-url", "http://x/"}, envOf(map[string]string{"SENDER_FLAKY_SEED": "7"}), noOutput)
+	_, err := newSender([]string{"-http-url", "http://x/"}, envOf(map[string]string{"SENDER_FLAKY_SEED": "7"}), io.Discard)
 	require.ErrorContains(t, err, "-http-url is for -gateway http")
 	require.ErrorContains(t, err, "-flaky-seed is for -gateway flaky")
 }
 
 func TestUsage(t *testing.T) {
 	t.Parallel()
-	_, err := newSender([]string{"-rate", "x", "-h"}, noEnv, noOutput)
+	_, err := newSender([]string{"-rate", "x", "-h"}, noEnv, io.Discard)
 	require.True(t, errors.Is(err, flag.ErrHelp))
 	newFlags(&options{}).VisitAll(func(f *flag.Flag) { require.Contains(t, usage(), "\n  -"+f.Name+" ") })
 }
@@ -104,9 +101,9 @@ func TestBadFlagsAreAllReported(t *testing.T) {
 		t.Fatal("still running\n" + p.Output())
 	}
 	require.Equal(t, 2, p.ExitCode(), p.Output())
-	for _, word := range []string{
+	for _, part := range []string{
 		"-typo", "-rate", "-concurrency", "the URL must be", `"9xx"`, "lease", "-url", "app id", `"stray"`, "-http-ok", "SENDER_TIMEOUT",
 	} {
-		require.Contains(t, p.Output(), word)
+		require.Contains(t, p.Output(), part)
 	}
 }

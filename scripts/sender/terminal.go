@@ -73,7 +73,7 @@ func (t terminal) Handle(_ context.Context, r slog.Record) error {
 // explain says why a call failed and, if known, how to fix it.
 func (t terminal) explain(err error) string {
 	var refused *api.Error
-	var lookup *net.DNSError
+	var unresolved *net.DNSError
 	switch {
 	case errors.As(err, &refused) && refused.Status == http.StatusUnauthorized:
 		return fmt.Sprintf("the service does not accept the user %q with this password: check -user and -password (SENDONCE_USER, SENDONCE_PASSWORD)", t.o.user)
@@ -83,7 +83,7 @@ func (t terminal) explain(err error) string {
 		return fmt.Sprintf("the response %d is not from Sendonce: check -url, which is %s", refused.Status, t.o.url)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Sprintf("nothing listens at %s: start make run, or give the address of the service with -url", t.o.url)
-	case errors.As(err, &lookup):
+	case errors.As(err, &unresolved):
 		return fmt.Sprintf("the host of %s is not known: check -url", t.o.url)
 	default:
 		return fmt.Sprint(err)
