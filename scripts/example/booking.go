@@ -72,8 +72,8 @@ func booking(ctx context.Context, home string, out io.Writer) error {
 	return err
 }
 
-// countAtWeChat counts, in the ledger of the fake WeChat, the calls for messages with this page, and how many of them were
-// delivered.
+// countAtWeChat returns how many calls of the fake WeChat's ledger have this page, and how many of these calls delivered
+// their message.
 func countAtWeChat(ctx context.Context, url, secret, page string) (calls, delivered int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/ledger", nil)
 	if err != nil {

@@ -57,7 +57,7 @@ func demo(ctx context.Context, home string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	running, ctx := errgroup.WithContext(ctx)
+	group, ctx := errgroup.WithContext(ctx)
 	start := func(name, port, user, password string, service func(context.Context, backend) error) (url string, db *pgxpool.Pool, err error) {
 		if db, err = openDatabase(ctx, run["DATABASE_URL"], name); err != nil {
 			return "", nil, err
@@ -70,7 +70,7 @@ func demo(ctx context.Context, home string, out io.Writer) error {
 			db.Close()
 			return "", nil, err
 		}
-		running.Go(func() error {
+		group.Go(func() error {
 			defer db.Close()
 			return service(ctx, backend{
 				sendonceURL: admin.url, user: user, password: password,
@@ -80,7 +80,7 @@ func demo(ctx context.Context, home string, out io.Writer) error {
 		})
 		return "http://" + l.Addr().String(), db, nil
 	}
-	running.Go(func() error {
+	group.Go(func() error {
 		shop, _, err := start("orders", orderPort, admin.user, admin.password, runOrder)
 		if err != nil {
 			return err
@@ -95,7 +95,7 @@ func demo(ctx context.Context, home string, out io.Writer) error {
 		}
 		return nil
 	})
-	return running.Wait()
+	return group.Wait()
 }
 
 // createPointsConsumer creates the consumer of the points service as NATS's user operator, because the NATS user of the
@@ -125,8 +125,8 @@ func createPointsConsumer(ctx context.Context, operatorURL string) error {
 	}
 }
 
-// readRun returns the settings in home/run.env, the file that `make run` writes. The error says so if that `make run` is
-// not ready.
+// readRun returns the settings in home/run.env, the file that `make run` writes. If this `make run` is not ready, readRun
+// returns an error.
 func readRun(ctx context.Context, home string) (map[string]string, error) {
 	file := filepath.Join(home, "run.env")
 	text, err := os.ReadFile(file)
@@ -227,7 +227,7 @@ ready; Ctrl-C ends it
 	return nil
 }
 
-// payAndFollow pays an order, and waits for each step until its message is received.
+// payAndFollow pays an order, and waits for each step of its message and prints it.
 func (t walkthrough) payAndFollow(ctx context.Context, o order) error {
 	ctx, cancel := context.WithTimeout(ctx, demoTimeout)
 	defer cancel()
@@ -243,43 +243,43 @@ func (t walkthrough) payAndFollow(ctx context.Context, o order) error {
 	fmt.Fprintf(t.out, "order paid            %s: %d by %s, stored with its message in one transaction\n", o.ID, o.Amount, o.User)
 
 	var m api.MessageResponse
-	submitted := func() (bool, error) {
+	isSubmitted := func() (bool, error) {
 		var missing *api.Error
 		if m, err = t.sendonce.MessageByKey(ctx, key, ""); errors.As(err, &missing) && missing.Code == "not_found" {
 			return false, nil
 		}
 		return true, err
 	}
-	if err := waitFor(ctx, "submitted", submitted); err != nil {
+	if err := waitFor(ctx, "submitted", isSubmitted); err != nil {
 		return err
 	}
 	fmt.Fprintf(t.out, "message submitted     %s\n", m.ServerMsgID)
 
-	credited := func() (exists bool, err error) {
+	isCredited := func() (exists bool, err error) {
 		err = t.pointsDB.QueryRow(ctx, "SELECT EXISTS (SELECT FROM message_inbox WHERE consumer = $1 AND message_id = $2)", consumerName, m.ServerMsgID).Scan(&exists)
 		return exists, err
 	}
-	if err := waitFor(ctx, "credited", credited); err != nil {
+	if err := waitFor(ctx, "credited", isCredited); err != nil {
 		return err
 	}
 	fmt.Fprintf(t.out, "points given          %d to %s, with the message's id in one transaction\n", o.Amount, o.User)
 
-	received := func() (bool, error) {
+	isReceived := func() (bool, error) {
 		m, err = t.sendonce.Message(ctx, m.ServerMsgID)
 		return m.State == "received", err
 	}
-	if err := waitFor(ctx, "received", received); err != nil {
+	if err := waitFor(ctx, "received", isReceived); err != nil {
 		return err
 	}
 	fmt.Fprintf(t.out, "message received      %s is not sent again\n", m.ServerMsgID)
 	return nil
 }
 
-// waitFor calls done until it returns true, which means that the message or order is in the state. state is only used in
-// errors.
-func waitFor(ctx context.Context, state string, done func() (bool, error)) error {
+// waitFor calls reached until it returns true, which means that the message or order is in the state. state is only used
+// in errors.
+func waitFor(ctx context.Context, state string, reached func() (bool, error)) error {
 	for {
-		if ok, err := done(); err != nil {
+		if ok, err := reached(); err != nil {
 			return fmt.Errorf("check whether it was %s: %w", state, err)
 		} else if ok {
 			return nil

@@ -40,7 +40,7 @@ type restartableProcess struct {
 	process   *sandbox.Process
 	address   atomic.Pointer[url.URL]
 	proxy     *httptest.Server
-	killPoint atomic.Pointer[killPoint]
+	killPoint atomic.Pointer[killPoint] // nil = none
 }
 
 // killPoint is a call during which a test kills the called process or another one. The caller gets a 502 instead of the
@@ -49,7 +49,7 @@ type killPoint struct {
 	path    string        // the end of the call's path
 	served  bool          // true = the called process serves the call before the kill; false = the call does not reach it
 	reached chan struct{} // closed by the proxy when the process is to be killed
-	resumed chan struct{} // closed by the test when the process is killed
+	resumed chan struct{} // closed by the test once the process is dead
 }
 
 // startBehindProxy starts the process and its proxy. Both run until the end of the test.
@@ -67,7 +67,7 @@ func (v *restartableProcess) startBehindProxy(t *testing.T, databaseURL string) 
 	return v
 }
 
-// ServeHTTP forwards a call to the process, unless it reaches the kill point.
+// ServeHTTP forwards a call to the process. The call of the kill point gets a 502, and is forwarded only if served is true.
 func (v *restartableProcess) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	forward := &httputil.ReverseProxy{
 		Rewrite:      func(r *httputil.ProxyRequest) { r.SetURL(v.address.Load()) },
@@ -115,11 +115,11 @@ func addressOf(t *testing.T, p *sandbox.Process) string {
 // startSendonce starts all functions with a new database, and a trigger.
 func startSendonce(t *testing.T, natsURL, triggerNATS string, more ...string) (sendonce *restartableProcess, trigger *sandbox.Process) {
 	t.Helper()
-	functions := sandbox.Build(t, module+"functions/sendonce")
+	bin := sandbox.Build(t, module+"functions/sendonce")
 	env := slices.Concat(sandbox.RolesEnv(), []string{"BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS=" + sandbox.EncryptionKey,
 		"APP_HOST=127.0.0.1", "PORT=0", "NATS_URL=" + natsURL}, more)
-	sendonce = (&restartableProcess{bin: functions, env: env}).startBehindProxy(t, sandbox.NewDatabase(t))
-	trigger = sandbox.StartProcess(t, functions, append(slices.Clone(env), "NATS_URL="+triggerNATS, "SENDONCE_FUNCTIONS_URL="+sendonce.proxy.URL,
+	sendonce = (&restartableProcess{bin: bin, env: env}).startBehindProxy(t, sandbox.NewDatabase(t))
+	trigger = sandbox.StartProcess(t, bin, append(slices.Clone(env), "NATS_URL="+triggerNATS, "SENDONCE_FUNCTIONS_URL="+sendonce.proxy.URL,
 		"SENDONCE_SAFETY_TICK=1s"), "trigger")
 	return sendonce, trigger
 }

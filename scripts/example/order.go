@@ -41,8 +41,8 @@ func (o order) check() error {
 	return nil
 }
 
-// paid is the data of the message about a paid order.
-type paid struct {
+// orderPaid is the data of the message about a paid order.
+type orderPaid struct {
 	Order  string `json:"order"`
 	User   string `json:"user"`
 	Points int64  `json:"points"`
@@ -63,7 +63,7 @@ func runOrder(ctx context.Context, b backend) error {
 		}
 		messageID, err := b.storeOrder(r.Context(), o)
 		if err != nil {
-			b.log.ErrorContext(r.Context(), "order not stored", "order", o.ID, "error", err)
+			b.log.ErrorContext(r.Context(), "storing an order failed", "order", o.ID, "error", err)
 			http.Error(w, "it is unknown whether the order was stored; repeat the call", http.StatusInternalServerError)
 			return
 		}
@@ -83,7 +83,7 @@ func (b backend) storeOrder(ctx context.Context, o order) (messageID string, err
 		}
 		messageID, err = outbox.Put(ctx, tx, outbox.Message{
 			ExchangeName: "orders", RoutingKey: "paid", Type: "order.paid.v1",
-			Data: paid{Order: o.ID, User: o.User, Points: o.Amount},
+			Data: orderPaid{Order: o.ID, User: o.User, Points: o.Amount},
 		})
 		return err
 	})

@@ -23,7 +23,7 @@ const (
 	paidSubject  = "msg.orders.paid"
 	batchSize    = 16
 	ackWait      = 30 * time.Second // longer than a transaction and the longest Confirm together
-	pause        = time.Second      // before a message is delivered again, and before the next try after an error of NATS
+	pause        = time.Second      // before a message is delivered again, and before a retry after an error of NATS; also the longest wait of a fetch
 )
 
 func runPoints(ctx context.Context, b backend) error {
@@ -56,7 +56,7 @@ func runPoints(ctx context.Context, b backend) error {
 
 // credit is the effect of a message: it adds the points of the order.
 func credit(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
-	var order paid
+	var order orderPaid
 	if err := json.Unmarshal(m.Data, &order); err != nil {
 		return err
 	}
