@@ -63,7 +63,7 @@ func (s *stack) kill(ctx context.Context, name string) (detail string, err error
 
 // underLoad disrupts one service after another during traffic. Calls of every function must succeed before the first
 // disruption and after each. At the end underLoad compares the responses with the statistics and the deliveries. verb is
-// "replaced" or "killed". disrupt returns after the service works again; its detail is for the log.
+// "replaced" or "killed". disrupt returns once the service works again; its detail is for the log.
 func (s *stack) underLoad(ctx context.Context, services []string, verb string, disrupt func(ctx context.Context, name string) (detail string, err error)) error {
 	kills := verb == "killed"
 	before, err := s.client.Statistics(ctx)
@@ -71,7 +71,7 @@ func (s *stack) underLoad(ctx context.Context, services []string, verb string, d
 		return err
 	}
 	t := s.receivers.newTraffic(s.client)
-	restarts := map[string]int{}
+	wantRestarts := map[string]int{}
 	for name := range s.services {
 		if name == "migrate" { // its process ends after the migrations
 			continue
@@ -80,12 +80,12 @@ func (s *stack) underLoad(ctx context.Context, services []string, verb string, d
 		if err != nil {
 			return err
 		}
-		restarts[name] = c.RestartCount
+		wantRestarts[name] = c.RestartCount
 	}
 	disruptAll := func(ctx context.Context) error {
 		for _, name := range services {
 			startedAt := time.Now()
-			counted := t.sums()
+			sumsBefore := t.sums()
 			detail, err := disrupt(ctx, name)
 			recovery := time.Since(startedAt)
 			if err == nil {
@@ -94,15 +94,15 @@ func (s *stack) underLoad(ctx context.Context, services []string, verb string, d
 			if err != nil {
 				return fmt.Errorf("%s was %s: %w", name, verb, err)
 			}
-			now := t.sums()
+			sumsAfter := t.sums()
 			log.Printf("     %s %-9s %sback after %5d ms: %2d responses of 5xx, %2d broken connections, %2d calls succeeded by a repeat",
-				verb, name, detail, recovery.Milliseconds(), now.serverErrors-counted.serverErrors, now.broken-counted.broken, now.repeated-counted.repeated)
+				verb, name, detail, recovery.Milliseconds(), sumsAfter.serverErrors-sumsBefore.serverErrors, sumsAfter.broken-sumsBefore.broken, sumsAfter.repeated-sumsBefore.repeated)
 			if kills {
-				restarts[name]++
+				wantRestarts[name]++
 			} else {
-				restarts[name] = 0
+				wantRestarts[name] = 0
 			}
-			if err := s.checkRestarts(ctx, restarts); err != nil {
+			if err := s.checkRestarts(ctx, wantRestarts); err != nil {
 				return fmt.Errorf("after %s was %s: %w", name, verb, err)
 			}
 		}
@@ -122,10 +122,9 @@ func (s *stack) underLoad(ctx context.Context, services []string, verb string, d
 	return errors.Join(t.resubmit(ctx, s.client), t.checkOnce(s.receivers.delivered(), kills), t.firstFailures(), s.checkViolations(ctx))
 }
 
-// checkRestarts returns an error if a service has ended, or if podman has restarted it more or less often than restarts
-// says.
-func (s *stack) checkRestarts(ctx context.Context, restarts map[string]int) error {
-	for name, want := range restarts {
+// checkRestarts returns an error if a service has ended, or if podman has not restarted it as often as wanted.
+func (s *stack) checkRestarts(ctx context.Context, wanted map[string]int) error {
+	for name, want := range wanted {
 		c, err := s.inspect(ctx, name)
 		if err == nil && (c.State.Pid == 0 || c.RestartCount != want) {
 			err = fmt.Errorf("%s has restarted or ended: process %d, %d restarts, not %d", name, c.State.Pid, c.RestartCount, want)

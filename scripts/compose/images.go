@@ -194,7 +194,7 @@ const postgresUser = 999
 func postgresImage(context.Context) (image, error) {
 	found, err := filepath.Glob("/usr/lib/postgresql/*/bin")
 	if err != nil || len(found) == 0 {
-		return image{}, fmt.Errorf("there is no Postgres in /usr/lib/postgresql; on Debian:\n%s", packages)
+		return image{}, fmt.Errorf("there is no Postgres in /usr/lib/postgresql; on Debian:\n%s", installCommand)
 	}
 	bin := found[len(found)-1]
 	home := filepath.Dir(bin)

@@ -13,14 +13,14 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
-// ledger has what load.Ledger has, and also the webhooks, the subscribe messages, and the submissions, so that resubmit can
-// repeat these at the end.
+// ledger adds to load.Ledger the webhooks, the subscribe messages, and the submissions of tasks, which resubmit repeats at
+// the end.
 type ledger struct {
 	*load.Ledger
 
 	mu        sync.Mutex
 	failures  []error                    // calls that failed after all repeats, and wrong responses
-	requests  map[string]api.SendRequest // submissions by idempotency key
+	requests  map[string]api.SendRequest // submissions of tasks by idempotency key
 	subscribe map[string]bool            // subscribe messages by data
 	events    map[string]int             // number of webhooks by task; each subscribe message also has a task
 }
@@ -114,7 +114,8 @@ func (l *ledger) checkDone(before, now api.StatisticsResponse, kills bool) error
 	return l.CheckReceived()
 }
 
-// resubmit repeats every submission. It returns an error if a key returns another task than the first time.
+// resubmit submits every task again. It returns an error if a response has not the task of the first submission, or is not
+// marked as a replay.
 func (l *ledger) resubmit(ctx context.Context, client *api.Client) error {
 	ids := l.TaskIDs()
 	for batch := range slices.Chunk(slices.Collect(maps.Values(l.requests)), 500) {

@@ -32,7 +32,7 @@ import (
 func main() {
 	log.SetFlags(log.Ltime)
 	limit := flag.Duration("limit", 15*time.Minute, "the time that the whole run may take")
-	keep := flag.Bool("keep", false, "keep the containers running and do not remove the folder")
+	keep := flag.Bool("keep", false, "keep the folder and, if a step fails, the containers")
 	rolling := flag.Bool("rolling", false, "only replace services under load: no kills, no change to the profile compact")
 	rounds := flag.Int("rounds", 1, "how often each service of the profile split is replaced")
 	only := flag.String("only", "", "in the profile split, replace and kill only these `services`, separated by commas")

@@ -16,7 +16,7 @@ import (
 func newStack(repository string) (*stack, error) {
 	for _, name := range []string{"podman", "runc", "caddy", "prometheus", "wget"} {
 		if _, err := exec.LookPath(name); err != nil {
-			return nil, fmt.Errorf("%w; on Debian:\n%s", err, packages)
+			return nil, fmt.Errorf("%w; on Debian:\n%s", err, installCommand)
 		}
 	}
 	repository, err := filepath.Abs(repository)
@@ -52,7 +52,7 @@ func (s *stack) copyCompose() error {
 	)
 }
 
-// remove removes all that is in our own store of podman, and s.dir.
+// remove stops our podman, and removes its store and s.dir.
 func (s *stack) remove() error {
 	s.stopPodman()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -87,17 +87,17 @@ func (s *stack) startPodman() error {
 		stop()
 		return err
 	}
-	s.api = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	s.podmanAPI = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}}}
-	checked := make(chan struct{})
+	checksEnded := make(chan struct{})
 	go func() {
-		defer close(checked)
+		defer close(checksEnded)
 		s.checkHealth(ctx)
 	}()
 	s.stopPodman = func() {
 		stop()
-		<-checked
+		<-checksEnded
 		_ = service.Wait() // ended by a signal, which it reports as an error
 	}
 	return nil
@@ -142,7 +142,7 @@ func (s *stack) getPodman(ctx context.Context, path string, into any) error {
 	if err != nil {
 		return err
 	}
-	res, err := s.api.Do(req)
+	res, err := s.podmanAPI.Do(req)
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (s *stack) command(ctx context.Context, name string, args ...string) *exec.
 	return cmd
 }
 
-// output runs a program and returns its stdout.
+// output runs a program and returns its stdout without the white space around it.
 func (s *stack) output(ctx context.Context, name string, args ...string) (string, error) {
 	out, err := s.command(ctx, name, args...).Output()
 	if err != nil {
@@ -184,7 +184,7 @@ func (s *stack) output(ctx context.Context, name string, args ...string) (string
 	return strings.TrimSpace(string(out)), nil
 }
 
-// compose runs the Docker Compose CLI.
+// compose runs the program that writeComposeCommand has written, and returns its stdout.
 func (s *stack) compose(ctx context.Context, args ...string) (string, error) {
 	return s.output(ctx, s.path("compose"), args...)
 }

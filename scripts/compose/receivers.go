@@ -53,8 +53,8 @@ func startReceivers(ctx context.Context) (*receivers, error) {
 	return r, nil
 }
 
-// subscribe registers the receiver of webhooks as an endpoint.
-func (r *receivers) subscribe(ctx context.Context, client *api.Client) error {
+// registerEndpoint registers the receiver of webhooks as an endpoint.
+func (r *receivers) registerEndpoint(ctx context.Context, client *api.Client) error {
 	_, err := client.AddEndpoint(ctx, api.EndpointRequest{URL: "http://" + receiverAddress + "/webhook", Events: []string{"task.succeeded"}})
 	return err
 }

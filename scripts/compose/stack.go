@@ -8,8 +8,8 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// packages is the command that installs the required packages on Debian.
-const packages = "apt-get install -y --no-install-recommends podman buildah runc netavark aardvark-dns iptables catatonit caddy postgresql prometheus wget"
+// installCommand installs the required packages on Debian.
+const installCommand = "apt-get install -y --no-install-recommends podman buildah runc netavark aardvark-dns iptables catatonit caddy postgresql prometheus wget"
 
 // stack is a running copy of deploy/compose, with its podman, client and receivers.
 type stack struct {
@@ -20,7 +20,7 @@ type stack struct {
 	services   map[string]service
 	client     *api.Client // of the gateway, as the admin
 	receivers  *receivers
-	api        *http.Client // of podman
+	podmanAPI  *http.Client
 	stopPodman func()
 }
 

@@ -16,8 +16,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
-// maxTries is how often one call is tried, including the first try. The pauses between the tries add
-// up to about 20 s, twice the time that the gateway waits for a function.
+// maxTries is how often one call is tried, including the first try. The pauses between the tries add up to about 20 s,
+// twice the time for which the gateway tries to connect to a function.
 const maxTries = 10
 
 // tally counts the calls of one function.
@@ -52,40 +52,41 @@ func newTraffic(client *api.Client, number int) *traffic {
 	return t
 }
 
-// countingTransport counts each failed try in the attempts of its call.
+// countingTransport counts each failed try in the failedTries of its call.
 type countingTransport struct{ next http.RoundTripper }
 
-// attempts counts the failed tries of one call.
-type attempts struct {
-	tally  *tally
-	failed atomic.Int64
+// failedTries counts the failed tries of one call.
+type failedTries struct {
+	tally *tally // of the function
+	count atomic.Int64
 }
 
-type attemptsKey struct{}
+type failedTriesKey struct{}
 
-// RoundTrip sends r, and counts it if it gets no response or one of 500 or above.
+// RoundTrip sends r. Unless the context of r has ended, it counts r as failed if there is no response, or one of 500 or
+// above.
 func (c countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	res, err := c.next.RoundTrip(r)
-	a, counted := r.Context().Value(attemptsKey{}).(*attempts)
+	f, counted := r.Context().Value(failedTriesKey{}).(*failedTries)
 	switch {
 	case !counted || r.Context().Err() != nil:
 	case err != nil:
-		a.tally.broken.Add(1)
-		a.failed.Add(1)
+		f.tally.broken.Add(1)
+		f.count.Add(1)
 	case res.StatusCode >= http.StatusInternalServerError:
-		a.tally.serverErrors.Add(1)
-		a.failed.Add(1)
+		f.tally.serverErrors.Add(1)
+		f.count.Add(1)
 	}
 	return res, err
 }
 
 // call makes one call of a function with do, counts it, and records an error of do as a failure.
 func (t *traffic) call(ctx context.Context, function string, do func(context.Context) error) {
-	a := &attempts{tally: t.tallies[function]}
-	err := do(context.WithValue(ctx, attemptsKey{}, a))
-	a.tally.calls.Add(1)
-	if err == nil && a.failed.Load() > 0 {
-		a.tally.repeated.Add(1)
+	f := &failedTries{tally: t.tallies[function]}
+	err := do(context.WithValue(ctx, failedTriesKey{}, f))
+	f.tally.calls.Add(1)
+	if err == nil && f.count.Load() > 0 {
+		f.tally.repeated.Add(1)
 	}
 	if err != nil && ctx.Err() == nil {
 		t.fail(fmt.Errorf("%s: %w (%s)", function, err, time.Now().Format(time.TimeOnly)))
@@ -104,8 +105,8 @@ func (t *traffic) sums() (all sums) {
 	return all
 }
 
-// waitForCalls waits until two more calls of each function but stream have ended: the first may have begun before. It
-// returns an error if a call failed.
+// waitForCalls waits until two more calls of each function but stream have ended: the first of the two may have begun
+// earlier. It returns an error if a call has failed.
 func (t *traffic) waitForCalls(ctx context.Context) error {
 	before := map[string]int64{}
 	for name, n := range t.tallies {
@@ -117,15 +118,15 @@ func (t *traffic) waitForCalls(ctx context.Context) error {
 		}
 		for name, n := range t.tallies {
 			if name != "stream" && n.calls.Load() < before[name]+2 { // the only call of stream does not end
-				return fmt.Errorf("no call of %s succeeds", name)
+				return fmt.Errorf("fewer than two calls of %s have ended", name)
 			}
 		}
 		return nil
 	})
 }
 
-// callDuring makes calls while do runs. Then it stops submitting, and waits until everything that was submitted is done:
-// until done returns no error.
+// callDuring makes calls while do runs. Then it stops submitting, and waits until everything that was submitted is done,
+// which is when done returns no error.
 func (t *traffic) callDuring(ctx context.Context, do func(context.Context) error, done func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	submitting, working := load.New(ctx), load.New(ctx)
@@ -258,7 +259,7 @@ func (t *traffic) reportTogether(ctx context.Context, app string, reports []api.
 	})
 }
 
-// receiver returns the user to whom messages are sent.
+// receiver returns the user to whom the messages of t are sent.
 func (t *traffic) receiver() string { return fmt.Sprint("bob-", t.number) }
 
 // sendMessages submits messages, which request in turn the acknowledgements "saved" and "accepted".

@@ -65,7 +65,7 @@ func (s *stack) up(ctx context.Context) error {
 	if s.receivers, err = startReceivers(ctx); err != nil {
 		return err
 	}
-	return errors.Join(s.checkImage(ctx), s.receivers.subscribe(ctx, s.client))
+	return errors.Join(s.checkImage(ctx), s.receivers.registerEndpoint(ctx, s.client))
 }
 
 // ourImage is podman's name of the image that compose.yaml calls sendonce:local.
