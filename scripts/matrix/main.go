@@ -61,11 +61,10 @@ func matrix(ctx context.Context, majors, packages []string, pattern string) erro
 // test runs the tests of packages on the server in bin.
 func test(ctx context.Context, bin string, packages []string, pattern string) error {
 	args := append([]string{"test", "-tags=slow", "-count=1", "-vet=off", "-parallel=8", "-timeout=15m", "-run", pattern}, packages...)
-	run := exec.CommandContext(ctx, "go", args...)
-	run.Env = append(slices.DeleteFunc(os.Environ(), func(pair string) bool { return strings.HasPrefix(pair, "DATABASE_URL=") }), "POSTGRES_BIN="+bin)
-	run.Stdout, run.Stderr = os.Stdout, os.Stderr
-	// Cancel does nothing, because the terminal sends Ctrl-C to go test, too, and the tests then need time to end their
-	// servers.
-	run.Cancel, run.WaitDelay = func() error { return nil }, time.Minute
-	return run.Run()
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(pair string) bool { return strings.HasPrefix(pair, "DATABASE_URL=") }), "POSTGRES_BIN="+bin)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	// Cancel does nothing: the terminal sends Ctrl-C also to go test, and the tests then need time to end their servers.
+	cmd.Cancel, cmd.WaitDelay = func() error { return nil }, time.Minute
+	return cmd.Run()
 }

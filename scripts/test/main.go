@@ -13,8 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// binaries are built before the tests, because several packages start them, or a package whose tests
-// are among the last to end.
+// binaries are built before the tests. Each is started by the tests of several packages, or by the tests of a package that
+// is among the last to end.
 var binaries = []string{
 	"github.com/sendonce/sendonce/functions/sendonce", "github.com/sendonce/sendonce/functions/framework",
 	"github.com/sendonce/sendonce/scripts/sender", "github.com/sendonce/sendonce/scripts/example", "github.com/sendonce/sendonce/scripts/run",
@@ -22,7 +22,7 @@ var binaries = []string{
 }
 
 func main() {
-	// The command receives these signals, too. This process ignores them and ends after the command.
+	// The command also receives these signals. This process ignores them and ends after the command.
 	signal.Notify(make(chan os.Signal, 1), os.Interrupt, syscall.SIGTERM)
 	bin, err := filepath.Abs(".sendonce/test")
 	code := 1
