@@ -20,7 +20,7 @@ booking: ## a booking confirmation through the fake WeChat of a running make run
 # Tests also wait for processes, so 12 of them run at once: this keeps two cores busy. With more at once, tests exceed
 # timeouts on a slow machine. -vet=off: the target check has vetted the tests. -s -w: linking without symbols is a tenth
 # faster. atexit_sleep_ms: by default, a process under the race detector sleeps for a second before it ends.
-test: check ## format, vet, lint, the tests on one private Postgres, and each fuzz target at the same time; TAGS=slow adds the slow tests
+test: check ## format, vet, lint, then the tests on one private Postgres and meanwhile each fuzz target; TAGS=slow adds the slow tests
 	@$(MAKE) --no-print-directory fuzz & fuzz=$$!; \
 	go -C scripts/tools test && GORACE="atexit_sleep_ms=10 $$GORACE" go run ./scripts/test go test $(RACE) -tags='$(TAGS)' -vet=off -ldflags='-s -w' -p 2 -parallel 6 -timeout 900s ./... && \
 	wait $$fuzz || { code=$$?; kill $$fuzz 2>/dev/null; exit $$code; }
@@ -37,7 +37,7 @@ fuzz: ## each fuzz target for about 4 s; FUZZTIME=1000000x sets the number of in
 vuln: ## known vulnerabilities in the code of dependencies that is called; needs vuln.go.dev, or VULN='-db file:///a/copy'
 	go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 $(VULN) ./...
 
-# With the flags of the build, so that nothing is compiled twice.
+# With the flags of go list in scripts/tools, so that make test compiles no package for both. The -gcflags of BUILD differ.
 check: export CGO_ENABLED = 0
 check: export GOFLAGS := $(shell go env GOFLAGS) -trimpath
 check: ## format, vet and lint only
@@ -88,7 +88,7 @@ bench-two-phase: ## latency of accepted and saved messages, also while the datab
 bench-cold: ## how long each function takes from its start to its first response, first query included, and its idle memory
 	@go build -o .sendonce/bin/cold ./scripts/bench/cold && exec .sendonce/bin/cold $(BENCH)
 
-# The linker drops DWARF because of -w. Not generating it makes compiling a tenth cheaper.
+# The linker drops DWARF data because of -w, and compiling is a tenth cheaper if it does not generate them.
 BUILD = CGO_ENABLED=0 go build -trimpath -gcflags=all=-dwarf=false -ldflags '-s -w -X github.com/sendonce/sendonce/shared/fn.commit=$(COMMIT)'
 
 build: ## the one binary, in bin/sendonce

@@ -19,14 +19,14 @@ import (
 	"testing"
 )
 
-// goPackage has those fields of a package in the output of `go list` that the test needs.
+// goPackage is a package in the output of `go list`, with the fields that the test needs.
 type goPackage struct {
 	ImportPath, Dir, Export string
 	GoFiles                 []string
-	DepOnly                 bool
+	DepOnly                 bool // the package is not one of Sendonce
 }
 
-// listPackages returns the packages of Sendonce and all packages that they import (DepOnly).
+// listPackages returns the packages of Sendonce, and all packages that they import directly or indirectly.
 func listPackages(t *testing.T) (packages []goPackage) {
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-trimpath", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,DepOnly", "./...")
 	cmd.Dir, cmd.Env, cmd.Stderr = "../..", append(os.Environ(), "CGO_ENABLED=0"), os.Stderr
@@ -34,9 +34,9 @@ func listPackages(t *testing.T) (packages []goPackage) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for list := json.NewDecoder(bytes.NewReader(out)); ; {
+	for decoder := json.NewDecoder(bytes.NewReader(out)); ; {
 		var p goPackage
-		if err := list.Decode(&p); errors.Is(err, io.EOF) {
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
 			return packages
 		} else if err != nil {
 			t.Fatal(err)
@@ -103,12 +103,12 @@ func (u uses) cycle() (shortest []string) {
 // The files of a package are in layers: a reader who follows names from file to file never comes back to an earlier file.
 func TestFilesOfAPackageUseEachOtherOneWay(t *testing.T) {
 	packages := listPackages(t)
-	export := map[string]string{}
+	exportFiles := map[string]string{}
 	for _, p := range packages {
-		export[p.ImportPath] = p.Export
+		exportFiles[p.ImportPath] = p.Export
 	}
 	fset := token.NewFileSet()
-	imports := importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(export[path]) })
+	imports := importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exportFiles[path]) })
 	checked := 0
 	for _, p := range packages {
 		if p.DepOnly {
