@@ -52,7 +52,7 @@ func (s *stack) kill(ctx context.Context, name string) (detail string, err error
 	if err := syscall.Kill(before.State.Pid, syscall.SIGKILL); err != nil {
 		return "", err
 	}
-	return "", retryUntil(ctx, waitTimeout, func(ctx context.Context) error {
+	return "", waitUntil(ctx, func(ctx context.Context) error {
 		now, err := s.inspect(ctx, name)
 		if err == nil && (now.State.Pid == 0 || now.State.Pid == before.State.Pid || now.State.Health.Status != "healthy") {
 			err = fmt.Errorf("it has process %d (%d before the kill) and is %s", now.State.Pid, before.State.Pid, now.State.Health.Status)

@@ -17,10 +17,10 @@ func (s *stack) checkMonitoring(ctx context.Context) error {
 	if _, err := s.compose(ctx, "up", "-d", "--no-build", "--wait", "prometheus"); err != nil {
 		return err
 	}
-	if err := retryUntil(ctx, waitTimeout, s.checkTargets); err != nil {
+	if err := waitUntil(ctx, s.checkTargets); err != nil {
 		return err
 	}
-	if err := retryUntil(ctx, waitTimeout, s.checkRules); err != nil {
+	if err := waitUntil(ctx, s.checkRules); err != nil {
 		return err
 	}
 	if _, err := s.compose(ctx, "rm", "--stop", "--force", "prometheus"); err != nil {

@@ -112,7 +112,7 @@ func (t *traffic) waitForCalls(ctx context.Context) error {
 	for name, n := range t.tallies {
 		before[name] = n.calls.Load()
 	}
-	return retryUntil(ctx, waitTimeout, func(context.Context) error {
+	return waitUntil(ctx, func(context.Context) error {
 		if err := t.firstFailures(); err != nil {
 			return err
 		}
@@ -154,7 +154,7 @@ func (t *traffic) callDuring(ctx context.Context, do func(context.Context) error
 		return err
 	}
 	submitting.Stop()
-	if err := retryUntil(ctx, waitTimeout, done); err != nil {
+	if err := waitUntil(ctx, done); err != nil {
 		return err
 	}
 	working.Stop()

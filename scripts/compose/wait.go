@@ -8,9 +8,9 @@ import (
 
 const waitTimeout = time.Minute // for the stack to reach an expected state
 
-// retryUntil calls check until it returns no error, for at most limit.
-func retryUntil(ctx context.Context, limit time.Duration, check func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+// waitUntil calls check until it returns no error, for at most waitTimeout.
+func waitUntil(ctx context.Context, check func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 	for {
 		err := check(ctx)
@@ -20,7 +20,7 @@ func retryUntil(ctx context.Context, limit time.Duration, check func(context.Con
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("after %v still: %w", limit, err)
+			return fmt.Errorf("after %v still: %w", waitTimeout, err)
 		}
 	}
 }
