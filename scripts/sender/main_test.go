@@ -16,8 +16,6 @@ import (
 
 func TestMain(m *testing.M) { sandbox.Main(m) }
 
-func noEnv(string) (string, bool) { return "", false }
-
 func envOf(pairs map[string]string) func(string) (string, bool) {
 	return func(name string) (string, bool) {
 		value, found := pairs[name]
@@ -31,7 +29,7 @@ func TestOnlyPasswordIsRequired(t *testing.T) {
 	t.Parallel()
 	_, err := newSender(nil, passwordEnv, io.Discard)
 	require.NoError(t, err)
-	_, err = newSender(nil, noEnv, io.Discard)
+	_, err = newSender(nil, envOf(nil), io.Discard)
 	require.ErrorContains(t, err, "set SENDONCE_PASSWORD", "there is no default password")
 }
 
@@ -85,7 +83,7 @@ func TestFlagsOfOtherGatewayAreRejected(t *testing.T) {
 
 func TestUsage(t *testing.T) {
 	t.Parallel()
-	_, err := newSender([]string{"-rate", "x", "-h"}, noEnv, io.Discard)
+	_, err := newSender([]string{"-rate", "x", "-h"}, envOf(nil), io.Discard)
 	require.True(t, errors.Is(err, flag.ErrHelp))
 	newFlags(&options{}).VisitAll(func(f *flag.Flag) { require.Contains(t, usage(), "\n  -"+f.Name+" ") })
 }
