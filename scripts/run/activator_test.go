@@ -249,7 +249,7 @@ func TestTargetWithoutPathIsNotFound(t *testing.T) {
 	server := httpserver.New(&activator{}, 8, log.New(&logged, "", 0))
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()
-	h := testRun{port: listener.Addr().(*net.TCPAddr).Port}
+	h := testRun{port: portOf(listener)}
 	for _, line := range []string{"CONNECT 127.0.0.1:1", "GET http://x", "GET http://x?function=claim", "GET *"} {
 		status, _ := h.rawCall(t, line+" HTTP/1.1\r\nHost: x\r\n\r\n")()
 		assert.Equal(t, http.StatusNotFound, status, line)

@@ -2,11 +2,11 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log"
-	"net"
 	"net/http"
 	"net/http/httputil"
 	"os"
@@ -46,7 +46,7 @@ type function struct {
 
 // listen opens a port for f on the loopback address.
 func (f *function) listen() error {
-	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	listener, err := listenLocally(context.Background(), 0)
 	if err != nil {
 		return err
 	}
