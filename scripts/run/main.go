@@ -67,7 +67,7 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 		return err
 	}
 	defer port.close()
-	netrc, err := writeSecret(s.home, "netrc", netrcOf(s.username, s.password))
+	netrcFile, err := writeSecret(s.home, "netrc", netrcOf(s.username, s.password))
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	if err != nil {
 		return nilIfInterrupted(ctx, err)
 	}
-	database, postgres, err := startPostgres(ctx, s, out)
+	databaseURL, postgres, err := startPostgres(ctx, s, out)
 	if err != nil {
 		return nilIfInterrupted(ctx, err)
 	}
@@ -98,7 +98,7 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, stopWeChat()) }()
 
-	env, ownerEnv, err := s.processEnv(database, nats.url)
+	env, ownerEnv, err := s.processEnv(databaseURL, nats.url)
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	if p := postgres.Process(); p != nil {
 		children["postgres"] = p
 	}
-	err = runUntilEnd(ctx, s, children, s.runEnv(database, nats.runEnv()), netrc, sink, log, out)
+	err = runUntilEnd(ctx, s, children, s.runEnv(databaseURL, nats.runEnv()), netrcFile, sink, log, out)
 	// The trigger ends first, because its calls need a response: from the server or, if the server has ended, from port.
 	if hasEnded(server) {
 		port.refuse()
@@ -190,7 +190,7 @@ func startTrigger(ctx context.Context, s settings, binary string, env []string, 
 // runUntilEnd waits until the server is ready, writes run.env, opens the sink, prints how to use the service, and runs the
 // demo sender until ctx is done or a child ends. It returns nil if ctx is done, and an error if the server does not become
 // ready or a child ends by itself.
-func runUntilEnd(ctx context.Context, s settings, children map[string]child, runEnv, netrc string, sink *sink, logs, out io.Writer) (err error) {
+func runUntilEnd(ctx context.Context, s settings, children map[string]child, runEnv, netrcFile string, sink *sink, logs, out io.Writer) (err error) {
 	starting, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	if err := children[serverName].WaitReady(starting, s.url()+"/readyz"); err != nil {
@@ -213,7 +213,7 @@ func runUntilEnd(ctx context.Context, s settings, children map[string]child, run
 		}
 	}
 	if ctx.Err() == nil {
-		printUsage(out, s, netrc, sinkURL)
+		printUsage(out, s, netrcFile, sinkURL)
 	}
 
 	ctx, stop := context.WithCancel(ctx)
@@ -242,7 +242,7 @@ func runUntilEnd(ctx context.Context, s settings, children map[string]child, run
 	}
 }
 
-func printUsage(out io.Writer, s settings, netrc, sinkURL string) {
+func printUsage(out io.Writer, s settings, netrcFile, sinkURL string) {
 	whereIsPassword := "the value of BASIC_AUTH_PASSWORD"
 	if s.passwordFile != "" {
 		whereIsPassword = "in " + s.passwordFile
@@ -260,7 +260,7 @@ func printUsage(out io.Writer, s settings, netrc, sinkURL string) {
 %[5]s  try       curl --netrc-file '%[4]s' -H 'Content-Type: application/json' -d '{"phone_number":"13800138000","content":"hello"}' %[1]s/api/v1/sms/send
 
 ready %[1]s
-`, s.url(), s.username, whereIsPassword, netrc, sinkLine)
+`, s.url(), s.username, whereIsPassword, netrcFile, sinkLine)
 }
 
 // nilIfInterrupted returns err, or nil if ctx is done: an interrupt during the start is no error.

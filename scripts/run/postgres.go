@@ -24,7 +24,7 @@ func startPostgres(ctx context.Context, s settings, out io.Writer) (string, *san
 	if err != nil {
 		return "", nil, errors.Join(err, log.Close())
 	}
-	database := postgres.URL("postgres")
-	printStep(out, "postgres", "psql '"+database+"'")
-	return database, postgres, nil
+	databaseURL := postgres.URL("postgres")
+	printStep(out, "postgres", "psql '"+databaseURL+"'")
+	return databaseURL, postgres, nil
 }

@@ -27,7 +27,7 @@ func startWeChat(ctx context.Context, s settings, out io.Writer) (_ settings, st
 		return s, keepRunning, nil
 	}
 	secret := rand.Text()
-	netrc, err := writeSecret(s.home, "wechat_netrc", netrcOf("ledger", secret))
+	netrcFile, err := writeSecret(s.home, "wechat_netrc", netrcOf("ledger", secret))
 	if err != nil {
 		return s, nil, err
 	}
@@ -43,7 +43,7 @@ func startWeChat(ctx context.Context, s settings, out io.Writer) (_ settings, st
 		return s, nil, err
 	}
 	wechat.Grant(wechatUser, wechatTemplate, wechatConsents)
-	printStep(out, "wechat", fmt.Sprintf("curl --netrc-file '%s' %s/ledger", netrc, wechat.URL()))
+	printStep(out, "wechat", fmt.Sprintf("curl --netrc-file '%s' %s/ledger", netrcFile, wechat.URL()))
 	s.wechatURL, s.wechatSecret, s.all = wechat.URL(), secret, maps.Clone(s.all)
 	s.all["WECHAT_BASE_URL"], s.all["WECHAT_APP_ID"], s.all["WECHAT_APP_SECRET"] = s.wechatURL, o.AppID, secret
 	return s, wechat.Stop, nil
