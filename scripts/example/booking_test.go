@@ -18,7 +18,7 @@ func TestBookingIsSentOnce(t *testing.T) {
 	wechat.Grant(bookingUser, bookingTemplate, 2)
 	sendonce, _ := startSendonce(t, nats.URL(), nats.URL(), "WECHAT_BASE_URL="+wechat.URL(), "WECHAT_APP_ID="+sandbox.WeChatAppID,
 		"WECHAT_APP_SECRET="+sandbox.WeChatSecret)
-	home := writeRunHome(t, sendonce.proxy.URL, sendonce.database, nats.URL(), "WECHAT_URL="+wechat.URL(), "WECHAT_LEDGER_SECRET="+sandbox.WeChatSecret)
+	home := writeRunHome(t, sendonce.proxy.URL, sendonce.databaseURL, nats.URL(), "WECHAT_URL="+wechat.URL(), "WECHAT_LEDGER_SECRET="+sandbox.WeChatSecret)
 
 	for n := 1; n <= 2; n++ {
 		p := sandbox.StartProcess(t, sandbox.Build(t, module+"scripts/example"), []string{"SENDONCE_HOME=" + home}, "booking")

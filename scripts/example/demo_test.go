@@ -78,7 +78,7 @@ func TestDemo(t *testing.T) {
 	defer cancel()
 	// The trigger creates the streams before it is ready.
 	require.NoError(t, trigger.WaitReady(ready, "http://"+addressOf(t, trigger)+"/readyz"), trigger.Output())
-	home := writeRunHome(t, sendonce.proxy.URL, sendonce.database, nats.URL(), "NATS_POINTS_URL="+natsAs(t, nats, "points"), "NATS_DOMAIN="+bus.Domain)
+	home := writeRunHome(t, sendonce.proxy.URL, sendonce.databaseURL, nats.URL(), "NATS_POINTS_URL="+natsAs(t, nats, "points"), "NATS_DOMAIN="+bus.Domain)
 
 	for runs := 1; runs <= 2; runs++ {
 		p := startDemo(t, home)

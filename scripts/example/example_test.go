@@ -31,16 +31,16 @@ func TestMain(m *testing.M) { sandbox.Main(m) }
 
 // restartableProcess is a process behind a proxy. The proxy's URL stays the same when the process is restarted.
 type restartableProcess struct {
-	t         *testing.T
-	bin       string
-	env       []string
-	args      []string
-	database  string // URL
-	db        *pgxpool.Pool
-	process   *sandbox.Process
-	address   atomic.Pointer[url.URL]
-	proxy     *httptest.Server
-	killPoint atomic.Pointer[killPoint] // nil = none
+	t           *testing.T
+	bin         string
+	env         []string
+	args        []string
+	databaseURL string
+	db          *pgxpool.Pool
+	process     *sandbox.Process
+	address     atomic.Pointer[url.URL]
+	proxy       *httptest.Server
+	killPoint   atomic.Pointer[killPoint] // nil = none
 }
 
 // killPoint is a call during which a test kills the called process or another one. The caller gets a 502 instead of the
@@ -61,7 +61,7 @@ func (v *restartableProcess) startBehindProxy(t *testing.T, databaseURL string) 
 	db, err := pgxpool.New(t.Context(), databaseURL)
 	require.NoError(t, err)
 	t.Cleanup(db.Close)
-	v.database, v.db = databaseURL, db
+	v.databaseURL, v.db = databaseURL, db
 	v.env = append(v.env, "DATABASE_URL="+databaseURL, "PORT=0")
 	v.start()
 	return v
