@@ -94,7 +94,7 @@ func TestHashedPasswordIsAccepted(t *testing.T) {
 	hash, err := auth.HashPassword("secret", auth.MinHashIterations)
 	require.NoError(t, err)
 	h := startServer(t, func(c *settings.Config) { c.Password, c.PasswordHash = "", hash }, greeter())
-	for range 2 {
+	for range 2 { // in the second round the process remembers the right password
 		require.Equal(t, 401, h.call("PUT", "/api/v1/empty", "", as("admin", "Secret")).status)
 		require.Equal(t, 401, h.call("PUT", "/api/v1/empty", "", as("admin", "")).status)
 		require.Equal(t, 401, h.call("PUT", "/api/v1/empty", "", as("admin", hash)).status, "the hash is not a password")

@@ -21,11 +21,11 @@ func TestChunksHoldAllItemsInOrder(t *testing.T) {
 	for _, size := range []int{10, chunkBytes, chunkBytes + 1, chunkBytes / 2, chunkBytes / 2, 1} {
 		items = append(items, make([]byte, size))
 	}
-	var firsts, lengths []int
-	for first, chunk := range chunks(items) {
-		firsts, lengths = append(firsts, first), append(lengths, len(chunk))
+	var starts, lengths []int
+	for start, chunk := range chunks(items) {
+		starts, lengths = append(starts, start), append(lengths, len(chunk))
 	}
-	require.Equal(t, []int{0, 1, 2, 3, 5}, firsts)
+	require.Equal(t, []int{0, 1, 2, 3, 5}, starts)
 	require.Equal(t, []int{1, 1, 1, 2, 1}, lengths)
 }
 

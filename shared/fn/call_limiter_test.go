@@ -18,19 +18,19 @@ import (
 	"github.com/sendonce/sendonce/shared/store/callers"
 )
 
-// holder has routes whose calls last until release, and the route POST /call, whose calls end at once.
-type holder struct {
+// callHolder has routes whose calls last until release is called, and the route POST /call, whose calls end at once.
+type callHolder struct {
 	begun chan string // receives the name of the caller of each call that is held
 	goOn  chan struct{}
 }
 
-func newHolder(t *testing.T) *holder {
-	h := &holder{begun: make(chan string), goOn: make(chan struct{})}
+func newCallHolder(t *testing.T) *callHolder {
+	h := &callHolder{begun: make(chan string), goOn: make(chan struct{})}
 	t.Cleanup(h.release)
 	return h
 }
 
-func (h *holder) release() {
+func (h *callHolder) release() {
 	select {
 	case <-h.goOn:
 	default:
@@ -38,7 +38,7 @@ func (h *holder) release() {
 	}
 }
 
-func (h *holder) hold(ctx context.Context, c *Call) error {
+func (h *callHolder) hold(ctx context.Context, c *Call) error {
 	select {
 	case h.begun <- c.Caller.Name:
 	case <-ctx.Done():
@@ -51,7 +51,7 @@ func (h *holder) hold(ctx context.Context, c *Call) error {
 	}
 }
 
-func (h *holder) function() Function {
+func (h *callHolder) function() Function {
 	anybody := func(r Route) Route { return r.Or(Sender).Or(Receiver).Timeout(waitAtMost) }
 	return HTTP("holder", func(*Env, struct{}) Routes {
 		return Routes{
@@ -75,7 +75,7 @@ func (h *holder) function() Function {
 
 // begin makes a call that is held, as the admin or a caller of knownCallers. The channel has the status of the response
 // when the whole response has arrived, or 0 if the connection was cut.
-func (h *testServer) begin(held *holder, method, path, name string) <-chan int {
+func (h *testServer) begin(holder *callHolder, method, path, name string) <-chan int {
 	h.t.Helper()
 	r := h.request(method, path, "", as(name, "token"))
 	if name == "admin" {
@@ -94,7 +94,7 @@ func (h *testServer) begin(held *holder, method, path, name string) <-chan int {
 		}
 	}()
 	select {
-	case got := <-held.begun:
+	case got := <-holder.begun:
 		require.Equal(h.t, name, got)
 	case <-time.After(waitAtMost):
 		require.Fail(h.t, "a call did not reach its handler", "%s %s of %s", method, path, name)
@@ -124,37 +124,37 @@ func (h *testServer) requireOthersServed(names ...string) {
 
 func TestCallerIsLimitedToItsShareOfCalls(t *testing.T) {
 	t.Parallel()
-	held := newHolder(t)
-	h := startServer(t, func(c *settings.Config) { c.MaxCalls = 8 }, held.function(), eventFunction(nil))
+	holder := newCallHolder(t)
+	h := startServer(t, func(c *settings.Config) { c.MaxCalls = 8 }, holder.function(), eventFunction(nil))
 	for range 2 {
-		h.begin(held, "POST", "/hold", "submitter")
+		h.begin(holder, "POST", "/hold", "submitter")
 	}
 	h.requireRefused("POST", "/call", "submitter", 429, "too_many_calls", "1")
 	h.requireOthersServed("sender", "receiver")
-	held.release()
+	holder.release()
 	require.Eventually(t, func() bool { return h.env.limiter.usedSlots()["calls"] == 0 }, waitAtMost, tick)
 	h.requireOthersServed("submitter")
 }
 
 func TestFullInstanceServesAdminsEventsAndProbes(t *testing.T) {
 	t.Parallel()
-	held := newHolder(t)
-	h := startServer(t, func(c *settings.Config) { c.MaxCalls = 2; c.CallerShare = 0.5 }, held.function(), eventFunction(nil))
+	holder := newCallHolder(t)
+	h := startServer(t, func(c *settings.Config) { c.MaxCalls = 2; c.CallerShare = 0.5 }, holder.function(), eventFunction(nil))
 	h.setCallers(func(ctx context.Context, name string, forList bool) (callers.Caller, error) {
 		caller, err := knownCallers(ctx, strings.TrimPrefix(name, "admin-"), forList)
-		if name != caller.Name {
+		if name != caller.Name { // a name such as admin-sender is that of another admin
 			caller.Name, caller.Roles = name, []string{"admin"}
 		}
 		return caller, err
 	})
-	h.begin(held, "POST", "/hold", "submitter")
-	h.begin(held, "POST", "/hold", "sender")
+	h.begin(holder, "POST", "/hold", "submitter")
+	h.begin(holder, "POST", "/hold", "sender")
 	h.requireRefused("POST", "/call", "receiver", 503, "server_busy", "1")
 	h.requireRefused("POST", "/call", "sender", 429, "too_many_calls", "1")
 	h.requireOthersServed("admin-submitter")
 	// Of the pool reserved, one admin uses only a share and leaves slots to other admins.
 	for range reservedCalls / 2 {
-		h.begin(held, "POST", "/hold", "admin-submitter")
+		h.begin(holder, "POST", "/hold", "admin-submitter")
 	}
 	h.requireRefused("POST", "/call", "admin-submitter", 429, "too_many_calls", "1")
 	h.requireOthersServed("admin-sender")
@@ -163,12 +163,12 @@ func TestFullInstanceServesAdminsEventsAndProbes(t *testing.T) {
 // Polls and streams use only slots of the pool waiting.
 func TestWaitingCallsHaveTheirOwnLimit(t *testing.T) {
 	t.Parallel()
-	held := newHolder(t)
-	h := startServer(t, func(c *settings.Config) { c.MaxCalls = 4; c.MaxWaiting = 6; c.CallerShare = 0.5 }, held.function(), eventFunction(nil))
+	holder := newCallHolder(t)
+	h := startServer(t, func(c *settings.Config) { c.MaxCalls = 4; c.MaxWaiting = 6; c.CallerShare = 0.5 }, holder.function(), eventFunction(nil))
 	for name, paths := range map[string][]string{"submitter": {"POST /poll", "POST /poll", "GET /stream"}, "sender": {"GET /stream", "GET /stream", "GET /stream"}} {
 		for _, route := range paths {
 			method, path, _ := strings.Cut(route, " ")
-			h.begin(held, method, path, name)
+			h.begin(holder, method, path, name)
 		}
 	}
 	for _, name := range []string{"submitter", "sender"} {
@@ -184,12 +184,12 @@ func TestWaitingCallsHaveTheirOwnLimit(t *testing.T) {
 
 func TestCallUsesNoSlotBeforeAuthentication(t *testing.T) {
 	t.Parallel()
-	held := newHolder(t)
-	h := startServer(t, func(c *settings.Config) { c.MaxCalls = 1 }, held.function(), eventFunction(nil))
-	calling, release := make(chan struct{}, 100), make(chan struct{})
+	holder := newCallHolder(t)
+	h := startServer(t, func(c *settings.Config) { c.MaxCalls = 1 }, holder.function(), eventFunction(nil))
+	lookups, release := make(chan struct{}, 20), make(chan struct{})
 	h.setCallers(func(ctx context.Context, name string, forList bool) (callers.Caller, error) {
 		if strings.HasPrefix(name, "nobody") {
-			calling <- struct{}{}
+			lookups <- struct{}{}
 			<-release
 		}
 		return knownCallers(ctx, name, forList)
@@ -200,7 +200,7 @@ func TestCallUsesNoSlotBeforeAuthentication(t *testing.T) {
 		all.Go(func() { _ = send(t, r) })
 	}
 	for range 20 {
-		<-calling
+		<-lookups
 	}
 	h.requireOthersServed("submitter")
 	close(release)
@@ -210,13 +210,13 @@ func TestCallUsesNoSlotBeforeAuthentication(t *testing.T) {
 // However many connections without a call are open, other clients can connect.
 func TestIdleConnectionsAreReplaced(t *testing.T) {
 	t.Parallel()
-	held := newHolder(t)
-	h := startServer(t, nil)
+	holder := newCallHolder(t)
+	h := newTestServer(t, nil)
 	const maxConnections, opened = 20, 60
 	runServer(t, h, func(s *server) {
 		s.http = httpserver.New(s.http.Handler, maxConnections, nil)
-	}, held.function(), eventFunction(nil))
-	h.begin(held, "GET", "/stream", "submitter")
+	}, holder.function(), eventFunction(nil))
+	h.begin(holder, "GET", "/stream", "submitter")
 	var closed atomic.Int64
 	for i := range opened {
 		w := h.dialRaw(t)
@@ -231,15 +231,15 @@ func TestIdleConnectionsAreReplaced(t *testing.T) {
 	require.Eventually(t, func() bool { return closed.Load() > opened-maxConnections }, waitAtMost/2, tick, "the connections that stay open include the stream's")
 	h.requireOthersServed("sender")
 	require.Equal(t, 1, h.env.limiter.usedSlots()["waiting"], "the stream goes on")
-	held.release()
+	holder.release()
 }
 
 // Calls whose bodies arrive slowly use no slot until the body is complete.
 func TestHalfSentBodiesUseNoSlot(t *testing.T) {
 	t.Parallel()
-	held := newHolder(t)
-	h := startServer(t, func(c *settings.Config) { c.MaxCalls = 8 }, eventFunction(nil))
-	runServer(t, h, nil, held.function(), eventFunction(nil))
+	holder := newCallHolder(t)
+	h := newTestServer(t, func(c *settings.Config) { c.MaxCalls = 8 })
+	runServer(t, h, nil, holder.function(), eventFunction(nil))
 	h.setCallers(func(ctx context.Context, name string, forList bool) (callers.Caller, error) {
 		caller, err := knownCallers(ctx, strings.TrimRight(name, "0123456789"), forList)
 		caller.Name = name
@@ -269,18 +269,18 @@ func TestHalfSentBodiesUseNoSlot(t *testing.T) {
 	// A call is refused if all slots are in use when its body is complete.
 	for i := range 4 {
 		for range share {
-			h.begin(held, "POST", "/hold", fmt.Sprint("submitter", i))
+			h.begin(holder, "POST", "/hold", fmt.Sprint("submitter", i))
 		}
 	}
 	slow[0].send("}")
 	require.Equal(t, 503, slow[0].status())
-	held.release()
+	holder.release()
 	require.Eventually(t, func() bool { return h.env.limiter.usedSlots()["calls"] == 0 }, waitAtMost, tick)
-	for _, w := range slow[1 : callers*share-1] {
+	for _, w := range slow[1 : len(slow)-1] {
 		w.send("}")
 		require.Equal(t, 200, w.status(), "a completed body gets a response")
 	}
-	require.NoError(t, slow[callers*share-1].conn.Close())
+	require.NoError(t, slow[len(slow)-1].conn.Close())
 	require.Eventually(t, func() bool { return reading() == 0 && len(h.env.limiter.calls.byCaller) == 0 }, waitAtMost, tick, "everything is released")
 	require.Zero(t, h.env.limiter.usedSlots()["calls"])
 }

@@ -21,20 +21,20 @@ func corsHeaders(h http.Header) map[string]string {
 	return cors
 }
 
-func TestCORS(t *testing.T) {
+func TestOnlyAllowedOriginsGetCORSHeaders(t *testing.T) {
 	t.Parallel()
 	const chat = "https://chat.example"
 	site := HTTP("site", func(*Env, struct{}) Routes {
-		read := func(context.Context, *Call, struct{}) (any, error) { return nil, nil }
+		handle := func(context.Context, *Call, struct{}) (any, error) { return nil, nil }
 		return Routes{
-			"GET /api/v1/read":        Parameters(Submitter, read),
-			"PUT /api/v1/things/{id}": Parameters(Submitter, read),
+			"GET /api/v1/read":        Parameters(Submitter, handle),
+			"PUT /api/v1/things/{id}": Parameters(Submitter, handle),
 			"GET /page":               Page(func(w http.ResponseWriter, _ *Visit) { w.WriteHeader(http.StatusOK) }),
 			"POST /page":              Page(func(w http.ResponseWriter, _ *Visit) { w.WriteHeader(http.StatusOK) }),
 		}
 	})
 	h := startServer(t, func(c *settings.Config) { c.Origins = []string{chat} }, site)
-	noOrigins := startServer(t, func(*settings.Config) {}, site)
+	noOrigins := startServer(t, nil, site)
 
 	expose := map[string]string{"Allow-Origin": chat, "Expose-Headers": corsResponseHeaders}
 	res := h.call("GET", "/api/v1/read", "", header("Origin", chat))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strings"
 	"testing"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
@@ -133,27 +132,5 @@ func TestInvalidBatchIsRefused(t *testing.T) {
 		r := h.call("POST", "/events/batches", body, as("trigger", "token"), header("Content-Type", trigger.BatchType))
 		require.Equal(t, 400, r.status, body)
 		require.Equal(t, "body", r.Fields[0].Field)
-	}
-}
-
-func TestInvalidChunksAreRefusedForGood(t *testing.T) {
-	t.Parallel()
-	h := serveFunctions(t, greeter())
-	for _, chunks := range []string{"2;" + strings.Repeat("x", 4094), "z\r\n{}\r\n0\r\n\r\n", "\r\n\r\n", "2\r\n{}}0\r\n\r\n", "fffffffffffffffff\r\n"} {
-		response := h.dialRaw(t).sendLast("POST /api/v1/greet HTTP/1.1\r\nHost: x\r\n" + adminLine + "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks)
-		require.Contains(t, response, "HTTP/1.1 400", "%.20q", chunks)
-		require.Contains(t, response, "is not valid in the chunked transfer coding of HTTP", "%.20q", chunks)
-	}
-}
-
-// After a 4xx response an event would be a dead letter, and a client would not repeat its call.
-func TestCallWhoseBodyBreaksOffMayBeRepeated(t *testing.T) {
-	t.Parallel()
-	h := serveFunctions(t, eventFunction(nil), greeter())
-	for _, path := range []string{"/events/ticker", "/api/v1/greet"} {
-		response := h.dialRaw(t).sendLast("POST " + path + " HTTP/1.1\r\nHost: x\r\n" + adminLine + "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
-		require.Contains(t, response, "HTTP/1.1 503", path)
-		require.Contains(t, response, "Retry-After: 1", path)
-		require.Contains(t, response, "the body did not arrive in full within 10s; repeat the same call later", path)
 	}
 }

@@ -143,25 +143,21 @@ func TestMemoryIsReservedForSmallCallsAndAdmins(t *testing.T) {
 	soon, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	for i := range 10 {
-		h := b.mustEnter(t, string(rune('a'+i)))
-		if err := h.reserve(soon, 15*mebibyte, true); err != nil {
-			h.release()
+		m := b.mustEnter(t, string(rune('a'+i)))
+		if m.reserve(soon, 15*mebibyte, true) != nil {
+			m.release()
 		}
 	}
 	require.LessOrEqual(t, b.inUse(), int64(60*mebibyte+mebibyte))
 	require.NoError(t, b.mustEnter(t, "ann").reserve(t.Context(), 100_000, false))
-	// Bob reserves memory until he is refused. Then eve begins calls until she is refused.
-	for err := error(nil); err == nil; {
-		var h *callMemory
-		if h, err = b.enter("bob", false, false); err == nil {
-			err = h.tryReserve(mebibyte)
+	for err := error(nil); err == nil; { // bob reserves memory until he is refused
+		var m *callMemory
+		if m, err = b.enter("bob", false, false); err == nil {
+			err = m.tryReserve(mebibyte)
 		}
-		if err != nil {
-			_, err = b.enter("eve", false, false)
-			for err == nil {
-				_, err = b.enter("eve", false, false)
-			}
-		}
+	}
+	for err := error(nil); err == nil; { // then eve begins calls until she is refused
+		_, err = b.enter("eve", false, false)
 	}
 	admin, err := b.enter("admin", true, false)
 	require.NoError(t, err)
@@ -180,7 +176,7 @@ func TestLargeEventCallsWaitForMemory(t *testing.T) {
 		defer m.pause()
 		return m, m.reserve(t.Context(), bytes, true)
 	}
-	relay, err := reserve(16 * mebibyte)
+	largest, err := reserve(16 * mebibyte)
 	require.NoError(t, err)
 	for range 4 {
 		_, err := reserve(5 * mebibyte)
@@ -193,7 +189,7 @@ func TestLargeEventCallsWaitForMemory(t *testing.T) {
 	}()
 	b.requireWaiting(t, 1) // events may use only half of the budget
 	require.NoError(t, b.mustEnter(t, "ann").reserve(t.Context(), 15*mebibyte, true), "others do not wait")
-	relay.release()
+	largest.release()
 	require.NoError(t, <-granted)
 }
 
@@ -233,8 +229,8 @@ func TestUnreadResponsesUseMemory(t *testing.T) {
 func TestEachCallIsChargedToItsCaller(t *testing.T) {
 	t.Parallel()
 	b := newMemoryBudget(80, 0.25)
-	last := b.mustEnter(t, "mallory")
-	for range b.share / callCharge {
+	var last *callMemory
+	for range b.share/callCharge + 1 {
 		last = b.mustEnter(t, "mallory")
 	}
 	_, err := b.enter("mallory", false, false)
@@ -246,7 +242,8 @@ func TestEachCallIsChargedToItsCaller(t *testing.T) {
 	b.mustEnter(t, "mallory")
 }
 
-// Four callers use up their shares with small bodies that are half sent. There is memory left for other callers.
+// Four callers each send as many half-sent small bodies as their share of SENDONCE_MAX_CALLS allows. There is memory left
+// for other callers.
 func TestHalfSentBodiesUseBoundedMemory(t *testing.T) {
 	t.Parallel()
 	const share, size = 256, 16_000

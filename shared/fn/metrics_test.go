@@ -92,16 +92,16 @@ func TestCallsAreCountedByPatternAndStatus(t *testing.T) {
 
 func TestScrapeShowsCallsInProgress(t *testing.T) {
 	t.Parallel()
-	held := newHolder(t)
-	h := startServer(t, nil, held.function())
+	holder := newCallHolder(t)
+	h := startServer(t, nil, holder.function())
 	require.Zero(t, h.scrape()["sendonce_http_requests_under_way"])
-	h.begin(held, "POST", "/hold", "submitter")
+	h.begin(holder, "POST", "/hold", "submitter")
 	require.InDelta(t, 1, h.scrape()["sendonce_http_requests_under_way"], 0)
-	held.release()
+	holder.release()
 	require.Eventually(t, func() bool { return h.scrape()["sendonce_http_requests_under_way"] == 0 }, waitAtMost, tick)
 }
 
-func TestOpenScrapeAllowsGETAndHEAD(t *testing.T) {
+func TestScrapeAllowsOnlyGETAndHEAD(t *testing.T) {
 	t.Parallel()
 	h := startServer(t, nil, greeter())
 	require.Equal(t, 200, h.call("HEAD", "/metrics", "").status)
@@ -111,7 +111,7 @@ func TestOpenScrapeAllowsGETAndHEAD(t *testing.T) {
 	require.Equal(t, 404, h.call("GET", "/metrics/", "").status)
 	close(h.env.limiter.draining)
 	require.NotEmpty(t, h.scrape(), "during the drain too")
-	require.Len(t, h.callLines(1), 1, "only the wrong path is logged")
+	h.callLines(1) // only the wrong path is logged
 }
 
 func TestScrapeShowsPostgresConnections(t *testing.T) {
@@ -142,7 +142,7 @@ func TestMetricsNeedAdminByDefault(t *testing.T) {
 	require.Equal(t, 200, h.call("GET", "/healthz", "", anonymous).status)
 }
 
-func TestMetricsPort(t *testing.T) {
+func TestMetricsPortServesOnlyMetrics(t *testing.T) {
 	t.Parallel()
 	port, err := sandbox.FreePort()
 	require.NoError(t, err)
@@ -182,7 +182,7 @@ func TestScrapersThatDoNotReadDelayNoOther(t *testing.T) {
 				h.ServeHTTP(w, r)
 			})
 		})
-		dial := func() net.Conn {
+		beginScrape := func() net.Conn {
 			conn := server.dial()
 			t.Cleanup(func() { _ = conn.Close() })
 			_, err := io.WriteString(conn, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -190,7 +190,7 @@ func TestScrapersThatDoNotReadDelayNoOther(t *testing.T) {
 			return conn
 		}
 		scrape := func() {
-			res, err := http.ReadResponse(bufio.NewReader(dial()), nil)
+			res, err := http.ReadResponse(bufio.NewReader(beginScrape()), nil)
 			require.NoError(t, err)
 			require.Equal(t, 200, res.StatusCode)
 			text, err := io.ReadAll(res.Body)
@@ -200,7 +200,7 @@ func TestScrapersThatDoNotReadDelayNoOther(t *testing.T) {
 		for range 200 {
 			scrape()
 			synctest.Wait()
-			dial()
+			beginScrape()
 			synctest.Wait()
 		}
 		require.EqualValues(t, 32, running.Load(), "the oldest scrapes that nobody reads are ended")

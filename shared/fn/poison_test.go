@@ -39,7 +39,7 @@ func startServerWithDeadLetters(t *testing.T, functions ...Function) (h *testSer
 	}
 }
 
-// attempt makes a request the n-th delivery of the event id; 0 = without a number.
+// attempt makes a request the n-th attempt to deliver the event with this id; 0 = without the number of the attempt.
 func attempt(id string, n int) func(*http.Request) {
 	return func(r *http.Request) {
 		eventHeaders(r)
@@ -95,6 +95,8 @@ func TestPoisonBecomesADeadLetter(t *testing.T) {
 
 func TestReturnedErrorIsNoDeadLetter(t *testing.T) {
 	t.Parallel()
+	var result error
+	h, deadLetters := startServerWithDeadLetters(t, eventFunction(func(cloudevents.Event) error { return result }))
 	for _, c := range []struct {
 		err    error
 		status int
@@ -104,7 +106,7 @@ func TestReturnedErrorIsNoDeadLetter(t *testing.T) {
 		{context.DeadlineExceeded, 503},
 		{task.Refuse(task.CodeServerBusy, "later"), 503},
 	} {
-		h, deadLetters := startServerWithDeadLetters(t, eventFunction(func(cloudevents.Event) error { return c.err }))
+		result = c.err
 		for _, n := range []int{1, 4, 5, 50} {
 			require.Equal(t, c.status, h.call("POST", "/events/ticker", `{}`, attempt("e", n)).status, n)
 		}

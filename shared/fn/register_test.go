@@ -19,9 +19,9 @@ import (
 
 func TestFrameworkDrainRefusesNewCalls(t *testing.T) {
 	t.Parallel()
-	held := newHolder(t)
-	h := startServer(t, nil, greeter(), held.function())
-	first := h.begin(held, "POST", "/hold", "submitter")
+	holder := newCallHolder(t)
+	h := startServer(t, nil, greeter(), holder.function())
+	status := h.begin(holder, "POST", "/hold", "submitter")
 	ended := make(chan error, 1)
 	go func() { ended <- h.env.drain(0, h.env.limiter.close) }()
 	var r reply
@@ -34,18 +34,18 @@ func TestFrameworkDrainRefusesNewCalls(t *testing.T) {
 	require.True(t, r.closes)
 	require.Equal(t, "1", r.header.Get("Retry-After"))
 	require.Empty(t, ended, "the drain waits for the call in progress")
-	held.release()
-	require.Equal(t, 200, <-first, "the response of that call is complete")
+	holder.release()
+	require.Equal(t, 200, <-status, "the response of that call is complete")
 	require.NoError(t, <-ended)
 }
 
 func TestFrameworkDrainIsBounded(t *testing.T) {
 	t.Parallel()
-	held := newHolder(t)
-	h := startServer(t, func(c *settings.Config) { c.DrainTimeout = 30 * time.Millisecond }, held.function())
-	status := h.begin(held, "POST", "/hold", "submitter")
+	holder := newCallHolder(t)
+	h := startServer(t, func(c *settings.Config) { c.DrainTimeout = 30 * time.Millisecond }, holder.function())
+	status := h.begin(holder, "POST", "/hold", "submitter")
 	require.EqualError(t, h.env.drain(time.Hour, h.env.limiter.close), "drain: 1 calls were cut off: context deadline exceeded")
-	held.release()
+	holder.release()
 	require.Equal(t, 200, <-status)
 }
 

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -15,9 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// trickle sends the head of a request and then a byte of its body every 20 ms. It
-// returns the response and how long the server kept the connection open.
-func trickle(t *testing.T, url, head string) (response string, held time.Duration) {
+// trickle sends the head of a request and then a byte of its body every 20 ms. It returns the response and how long the
+// server kept the connection open.
+func trickle(t *testing.T, url, head string) (response string, openFor time.Duration) {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
 	assert.NoError(t, err)
@@ -25,73 +26,49 @@ func trickle(t *testing.T, url, head string) (response string, held time.Duratio
 	began := time.Now()
 	_, err = io.WriteString(conn, head+"\r\n\r\n")
 	assert.NoError(t, err)
-	stop := make(chan struct{})
-	defer close(stop)
-	go func() {
-		each := time.NewTicker(20 * time.Millisecond)
-		defer each.Stop()
-		for {
-			select {
-			case <-stop:
-				return
-			case <-each.C:
-				if _, err := io.WriteString(conn, "x"); err != nil {
-					return
-				}
-			}
+	go func() { // until the connection is closed
+		for err := error(nil); err == nil; _, err = io.WriteString(conn, "x") {
+			time.Sleep(20 * time.Millisecond)
 		}
 	}()
 	assert.NoError(t, conn.SetReadDeadline(time.Now().Add(waitAtMost)))
 	text, err := io.ReadAll(conn)
-	assert.False(t, isTimeout(err), "the connection is still open, after %q", text)
+	assert.NotErrorIs(t, err, os.ErrDeadlineExceeded, "the connection is still open, after %q", text)
 	return string(text), time.Since(began)
-}
-
-func isTimeout(err error) bool {
-	timeout, ok := err.(net.Error)
-	return ok && timeout.Timeout()
 }
 
 // The service does not wait for the body of a request that it refuses, or that needs no body.
 func TestUnreadBodyClosesConnection(t *testing.T) {
 	t.Parallel()
-	const small = "Content-Length: 200000"
+	const length = "Content-Length: 200000"
 	wrong := authorization("admin", "wrong")
-	onBothKindsOfServer(t, greeter(), func(t *testing.T, h *testServer) {
-		var all sync.WaitGroup
-		for name, c := range map[string]struct{ line, headers, status string }{
-			"without credentials":        {"POST /api/v1/greet", small, "401"},
-			"with a wrong password":      {"POST /api/v1/greet", wrong + small, "401"},
-			"chunked":                    {"POST /api/v1/greet", wrong + "Transfer-Encoding: chunked", "401"},
-			"on an unknown path":         {"POST /nowhere", small, "404"},
-			"with another method":        {"DELETE /api/v1/greet", small, "405"},
-			"of a probe":                 {"GET /healthz", small, "200"},
-			"of a scrape":                {"GET /metrics", small, "200"},
-			"too large":                  {"POST /api/v1/greet", adminLine + small, "413"},
-			"of a caller without a role": {"GET /api/v1/both", authorization("submitter", "token") + small, "403"},
-		} {
-			all.Go(func() {
-				response, held := trickle(t, h.url, c.line+" HTTP/1.1\r\nHost: x\r\n"+c.headers)
-				assert.True(t, strings.HasPrefix(response, "HTTP/1.1 "+c.status), "%s: %s", name, response)
-				assert.Less(t, held, bodyTimeout/2, name)
-			})
-		}
-		all.Wait()
-	})
-}
-
-// onBothKindsOfServer runs a test on the server of the binary, and on a server without limits, like that
-// of the functions framework.
-func onBothKindsOfServer(t *testing.T, f Function, test func(t *testing.T, h *testServer)) {
-	t.Run("our server", func(t *testing.T) {
-		t.Parallel()
-		h := serveFunctions(t, f)
-		test(t, h)
-	})
-	t.Run("another server", func(t *testing.T) {
-		t.Parallel()
-		test(t, startServer(t, nil, f))
-	})
+	for server, h := range map[string]*testServer{
+		"our server": serveFunctions(t, greeter()),
+		"a server without limits, like the framework's": startServer(t, nil, greeter()),
+	} {
+		t.Run(server, func(t *testing.T) {
+			t.Parallel()
+			var all sync.WaitGroup
+			for name, c := range map[string]struct{ line, headers, status string }{
+				"without credentials":        {"POST /api/v1/greet", length, "401"},
+				"with a wrong password":      {"POST /api/v1/greet", wrong + length, "401"},
+				"chunked":                    {"POST /api/v1/greet", wrong + "Transfer-Encoding: chunked", "401"},
+				"on an unknown path":         {"POST /nowhere", length, "404"},
+				"with another method":        {"DELETE /api/v1/greet", length, "405"},
+				"of a probe":                 {"GET /healthz", length, "200"},
+				"of a scrape":                {"GET /metrics", length, "200"},
+				"too large":                  {"POST /api/v1/greet", adminLine + length, "413"},
+				"of a caller without a role": {"GET /api/v1/both", authorization("submitter", "token") + length, "403"},
+			} {
+				all.Go(func() {
+					response, openFor := trickle(t, h.url, c.line+" HTTP/1.1\r\nHost: x\r\n"+c.headers)
+					assert.True(t, strings.HasPrefix(response, "HTTP/1.1 "+c.status), "%s: %s", name, response)
+					assert.Less(t, openFor, bodyTimeout/2, name)
+				})
+			}
+			all.Wait()
+		})
+	}
 }
 
 // A connection stays open after a refused call if the whole body has arrived.
@@ -132,7 +109,7 @@ func (d *deadlines) SetReadDeadline(at time.Time) error { d.set = append(d.set, 
 
 func TestEventWithoutBodyLeavesNoReadDeadline(t *testing.T) {
 	t.Parallel()
-	h, err := Handler(startServer(t, nil).env, eventFunction(nil))
+	h, err := Handler(newTestServer(t, nil).env, eventFunction(nil))
 	require.NoError(t, err)
 	r := httptest.NewRequest("POST", "/events/ticker", http.NoBody)
 	eventHeaders(r)
@@ -146,11 +123,33 @@ func TestEventWithoutBodyLeavesNoReadDeadline(t *testing.T) {
 
 func TestConnectionOfCancelledCallsIsClosed(t *testing.T) {
 	t.Parallel()
-	h, err := Handler(startServer(t, nil).env, greeter())
+	h, err := Handler(newTestServer(t, nil).env, greeter())
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/healthz", nil))
 	require.Equal(t, "close", w.Header().Get("Connection"))
+}
+
+func TestInvalidChunksAreBadRequest(t *testing.T) {
+	t.Parallel()
+	h := serveFunctions(t, greeter())
+	for _, chunks := range []string{"2;" + strings.Repeat("x", 4094), "z\r\n{}\r\n0\r\n\r\n", "\r\n\r\n", "2\r\n{}}0\r\n\r\n", "fffffffffffffffff\r\n"} {
+		response := h.dialRaw(t).sendLast("POST /api/v1/greet HTTP/1.1\r\nHost: x\r\n" + adminLine + "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks)
+		require.Contains(t, response, "HTTP/1.1 400", "%.20q", chunks)
+		require.Contains(t, response, "is not valid in the chunked transfer coding of HTTP", "%.20q", chunks)
+	}
+}
+
+// After a 4xx response an event would be a dead letter, and a client would not repeat its call.
+func TestCallWhoseBodyBreaksOffMayBeRepeated(t *testing.T) {
+	t.Parallel()
+	h := serveFunctions(t, eventFunction(nil), greeter())
+	for _, path := range []string{"/events/ticker", "/api/v1/greet"} {
+		response := h.dialRaw(t).sendLast("POST " + path + " HTTP/1.1\r\nHost: x\r\n" + adminLine + "Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+		require.Contains(t, response, "HTTP/1.1 503", path)
+		require.Contains(t, response, "Retry-After: 1", path)
+		require.Contains(t, response, "the body did not arrive in full within 10s; repeat the same call later", path)
+	}
 }

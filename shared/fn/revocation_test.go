@@ -174,7 +174,7 @@ func TestSocketEndsWhenCallerChanges(t *testing.T) {
 	for name, change := range changesOfACaller {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := startServer(t, nil)
+			h := newTestServer(t, nil)
 			registry := h.useRegistry()
 			runServer(t, h, nil, sayFunction(echo))
 			c, other := h.dial(nil, as("submitter", "token")), h.dial(nil, as("receiver", "token"))
@@ -196,7 +196,7 @@ func TestSocketEndsWhenCallerChanges(t *testing.T) {
 
 func TestSocketSendsNothingAfterRevocation(t *testing.T) {
 	t.Parallel()
-	h := startServer(t, nil)
+	h := newTestServer(t, nil)
 	registry := h.useRegistry()
 	sent := make(chan error, 1)
 	runServer(t, h, nil, HTTP("late", func(*Env, struct{}) Routes {

@@ -36,7 +36,7 @@ func runServer(t *testing.T, h *testServer, change func(*server), functions ...F
 // serveFunctions serves functions with our own server until the end of the test.
 func serveFunctions(t *testing.T, functions ...Function) *testServer {
 	t.Helper()
-	h := startServer(t, nil)
+	h := newTestServer(t, nil)
 	runServer(t, h, nil, functions...)
 	return h
 }
@@ -46,16 +46,16 @@ var greetText = "POST /api/v1/greet HTTP/1.1\r\nHost: x\r\n" + adminLine + "Cont
 
 func TestDrainFinishesCallsAndClosesListener(t *testing.T) {
 	t.Parallel()
-	held := newHolder(t)
-	h := startServer(t, nil)
-	stop, ended := runServer(t, h, func(s *server) { s.drainGrace = time.Minute }, held.function(), greeter())
+	holder := newCallHolder(t)
+	h := newTestServer(t, nil)
+	stop, ended := runServer(t, h, func(s *server) { s.drainGrace = time.Minute }, holder.function(), greeter())
 	address := strings.TrimPrefix(h.url, "http://")
 	idle := h.dialRaw(t)
 	idle.send(greetText)
 	res := idle.response()
 	require.Equal(t, 200, res.StatusCode)
 	require.False(t, res.Close)
-	first := h.begin(held, "POST", "/hold", "submitter")
+	status := h.begin(holder, "POST", "/hold", "submitter")
 	stop()
 	<-h.env.Draining()
 	require.Eventually(t, func() bool {
@@ -70,8 +70,8 @@ func TestDrainFinishesCallsAndClosesListener(t *testing.T) {
 	require.Equal(t, 200, res.StatusCode, "over a connection that was open")
 	require.True(t, res.Close, "this connection is then closed")
 	require.Empty(t, ended, "the drain waits for the call in progress")
-	held.release()
-	require.Equal(t, 200, <-first, "the response of that call is complete")
+	holder.release()
+	require.Equal(t, 200, <-status, "the response of that call is complete")
 }
 
 func TestDrainingInstanceIsNotReady(t *testing.T) {
@@ -86,18 +86,18 @@ func TestDrainingInstanceIsNotReady(t *testing.T) {
 
 func TestDrainIsBounded(t *testing.T) {
 	t.Parallel()
-	held := newHolder(t)
-	h := startServer(t, func(c *settings.Config) { c.DrainTimeout = 30 * time.Millisecond })
-	stop, ended := runServer(t, h, nil, held.function())
-	cut := h.begin(held, "POST", "/hold", "submitter")
+	holder := newCallHolder(t)
+	h := newTestServer(t, func(c *settings.Config) { c.DrainTimeout = 30 * time.Millisecond })
+	stop, ended := runServer(t, h, nil, holder.function())
+	status := h.begin(holder, "POST", "/hold", "submitter")
 	stop()
 	require.ErrorContains(t, <-ended, "1 calls were cut off")
-	require.Zero(t, <-cut)
+	require.Zero(t, <-status, "the connection was cut")
 }
 
 func TestLongPollOutlivesReadTimeout(t *testing.T) {
 	t.Parallel()
-	h := startServer(t, nil)
+	h := newTestServer(t, nil)
 	wait := func(ctx context.Context) error {
 		select {
 		case <-ctx.Done():

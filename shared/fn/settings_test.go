@@ -28,11 +28,9 @@ func (c *senderConfig) Validate() []task.Field {
 	return bad
 }
 
-func configured(name string, got *senderConfig) Function {
-	return HTTP(name, func(_ *Env, cfg senderConfig) Routes {
-		*got = cfg
-		return Routes{"GET /" + name: Parameters(Admin, greet)}
-	})
+// configured returns a function with the settings of senderConfig.
+func configured(name string) Function {
+	return HTTP(name, func(*Env, senderConfig) Routes { return Routes{"GET /" + name: Parameters(Admin, greet)} })
 }
 
 func setAll(t *testing.T, values map[string]string) {
@@ -48,8 +46,7 @@ func TestEveryBadSettingIsReported(t *testing.T) {
 		"FUNCTION_TARGET": "c", "DATABASE_URL": "postgres://u:hunter2@h:x/db",
 		"FNTEST_RETRIES": "many", "FNTEST_BACKOFF": "5s,soon", // not reported: a function that is not served does not read its settings
 	})
-	var got senderConfig
-	_, _, err := Prepare(nil, []Function{configured("b", &got), configured("a", &got)}, true)
+	_, _, err := Prepare(nil, []Function{configured("b"), configured("a")}, true)
 	require.EqualError(t, err, `settings are wrong:
   APP_PORT is "70000" but must be an integer between 0 and 65535
   PORT is "80a" but must be an integer between 0 and 65535
@@ -80,8 +77,7 @@ func databaseURLProblem(t *testing.T) string {
 func TestBadSettingsOfServedFunctionAreErrors(t *testing.T) {
 	setAll(t, map[string]string{"FNTEST_RETRIES": "11", "FNTEST_BACKOFF": "5s,soon", "FNTEST_KEY": "weak",
 		"DATABASE_URL": "postgres://localhost/x", "BASIC_AUTH_PASSWORD": "secret"})
-	var got senderConfig
-	functions := []Function{configured("a", &got), greeter()}
+	functions := []Function{configured("a"), greeter()}
 	_, _, err := Prepare(nil, functions, true)
 	require.EqualError(t, err, "settings are wrong:\n"+`  FNTEST_BACKOFF is "5s,soon" but must be a list separated by commas, where each must be a duration such as 500ms, 25s or 2m`)
 	t.Setenv("FNTEST_BACKOFF", "5s")
@@ -97,8 +93,7 @@ func TestBadSettingsOfServedFunctionAreErrors(t *testing.T) {
 
 func TestSettingsTableListsEachOnce(t *testing.T) {
 	t.Parallel()
-	var got senderConfig
-	table := config.Table(Settings(nil, []Function{configured("b", &got), configured("a", &got)}))
+	table := config.Table(Settings(nil, []Function{configured("b"), configured("a")}))
 	require.Contains(t, table, "| Name | Default | Meaning | Read by |\n|---|---|---|---|\n| `DATABASE_URL` |  | Postgres,")
 	require.Contains(t, table, "| `APP_PORT` | `8000` | port to listen on; 0 = a free one | all |\n")
 	require.Contains(t, table, "| `FNTEST_RETRIES` | `3` | retries \\| before a failure is final | b, a |\n")
@@ -111,12 +106,11 @@ func TestWrongDeclarationsOfSettingsPanic(t *testing.T) {
 	type other struct {
 		Retries int `envconfig:"FNTEST_RETRIES" default:"4" desc:"retries"`
 	}
-	var got senderConfig
 	clash := HTTP("clash", func(*Env, other) Routes { return nil })
-	require.PanicsWithValue(t, "config: a and clash declare FNTEST_RETRIES differently", func() { Settings(nil, []Function{configured("a", &got), clash}) })
+	require.PanicsWithValue(t, "config: a and clash declare FNTEST_RETRIES differently", func() { Settings(nil, []Function{configured("a"), clash}) })
 	require.Panics(t, func() { HTTP("untagged", func(*Env, struct{ Retries int }) Routes { return nil }) })
-	type number struct {
+	type secretNumber struct {
 		Pin int `envconfig:"FNTEST_PIN" secret:"true" desc:"pin"`
 	}
-	require.Panics(t, func() { HTTP("secret", func(*Env, number) Routes { return nil }) })
+	require.Panics(t, func() { HTTP("secret", func(*Env, secretNumber) Routes { return nil }) })
 }

@@ -173,7 +173,7 @@ func upgrade(r *http.Request) {
 
 func TestHandshakeIsRefusedLikeACall(t *testing.T) {
 	t.Parallel()
-	h := startServer(t, func(c *settings.Config) { c.MaxWaiting = 1 })
+	h := newTestServer(t, func(c *settings.Config) { c.MaxWaiting = 1 })
 	runServer(t, h, nil, sayFunction(echo))
 	call := func(options ...func(*http.Request)) reply {
 		t.Helper()

@@ -168,7 +168,7 @@ func TestStreamEndsWhenClientLeaves(t *testing.T) {
 
 func TestDrainEndsStreamsAtOnce(t *testing.T) {
 	t.Parallel()
-	h := startServer(t, nil)
+	h := newTestServer(t, nil)
 	stop, ended := runServer(t, h, nil, streamer(waits))
 	res, err := http.DefaultClient.Do(h.request("GET", "/api/v1/stream", ""))
 	require.NoError(t, err)

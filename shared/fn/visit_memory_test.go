@@ -18,11 +18,11 @@ func TestReleasedResponsesMakeRoom(t *testing.T) {
 	t.Parallel()
 	budget := newMemoryBudget(40, 0.5)
 	call := budget.mustEnter(t, "ann")
-	api := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	rows := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusOK)
 		_, _ = w.Write([]byte(`{"data":"` + strings.Repeat("x", mebibyte) + `"}`))
 	})
-	v := &Visit{Request: httptest.NewRequest("GET", "/", nil), api: api, memory: &visitMemory{call: call}}
+	v := &Visit{Request: httptest.NewRequest("GET", "/", nil), api: rows, memory: &visitMemory{call: call}}
 	read := func() error {
 		var text string
 		return v.API("GET", "/", nil, &text)
