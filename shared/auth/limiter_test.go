@@ -198,12 +198,12 @@ func TestMadeUpNamesDoNotResetGuesses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := newProcess(t, nil, knownCallers)
-		try := func(name, password, address string) error {
+		fail := func(name, password, address string) {
 			a := p.limiter.begin(Login{Name: name, Password: password, Address: prefix(address), Began: time.Now().Add(-time.Hour)})
-			return a.end(t.Context(), ErrCredentials)
+			_ = a.end(t.Context(), ErrCredentials)
 		}
 		for i := range 20 * pairBurst {
-			require.Error(t, try("admin", fmt.Sprint(i), fmt.Sprint("203.0.113.", i/pairBurst)))
+			fail("admin", fmt.Sprint(i), fmt.Sprint("203.0.113.", i/pairBurst))
 		}
 		limited := func() (n int) {
 			for i := range 20 {
@@ -215,7 +215,7 @@ func TestMadeUpNamesDoNotResetGuesses(t *testing.T) {
 		}
 		require.Equal(t, 20, limited())
 		for i := range pairLimit + pairLimit/8 {
-			require.Error(t, try(fmt.Sprint("nobody", i), "x", "198.51.100.9"))
+			fail(fmt.Sprint("nobody", i), "x", "198.51.100.9")
 		}
 		require.Equal(t, 20, limited())
 
@@ -232,34 +232,34 @@ func TestMadeUpNamesDoNotResetGuesses(t *testing.T) {
 func TestLoginLimiterMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := newLimiter()
+		l := newLimiter()
 		try := func(i int, err error) {
-			a := g.begin(Login{Name: fmt.Sprint("name", i), Password: fmt.Sprint(i), Address: prefix(fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)), Began: time.Now().Add(-time.Hour)})
+			a := l.begin(Login{Name: fmt.Sprint("name", i), Password: fmt.Sprint(i), Address: prefix(fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)), Began: time.Now().Add(-time.Hour)})
 			_ = a.end(t.Context(), err)
 		}
 		for i := range pairLimit + pairLimit/8 {
 			try(i, ErrCredentials)
 			try(i, nil)
 		}
-		require.LessOrEqual(t, len(g.pairs), pairLimit)
-		require.LessOrEqual(t, len(g.addresses), addressLimit)
+		require.LessOrEqual(t, len(l.pairs), pairLimit)
+		require.LessOrEqual(t, len(l.addresses), addressLimit)
 		c := newCallers(nil)
 		for i := range callerLimit + callerLimit/8 {
 			c.noteExisting(fmt.Sprint(i))
 		}
 		require.LessOrEqual(t, len(c.known), callerLimit)
-		n := &deferredLookups{findExisting: func(context.Context, []string) ([]string, error) { return nil, nil }}
+		d := &deferredLookups{findExisting: func(context.Context, []string) ([]string, error) { return nil, nil }}
 		for i := range 3 * deferredLookupLimit {
-			n.add(fmt.Sprint(i), prefix(fmt.Sprintf("10.%d.%d.1", i>>8, i&255)))
+			d.add(fmt.Sprint(i), prefix(fmt.Sprintf("10.%d.%d.1", i>>8, i&255)))
 		}
-		n.mu.Lock()
-		require.Len(t, n.names, deferredLookupLimit)
-		n.mu.Unlock()
+		d.mu.Lock()
+		require.Len(t, d.names, deferredLookupLimit)
+		d.mu.Unlock()
 		time.Sleep(3 * deferredLookupInterval)
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		require.Empty(t, n.names)
-		require.False(t, n.running)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		require.Empty(t, d.names)
+		require.False(t, d.running)
 	})
 }
 
@@ -268,11 +268,11 @@ func TestNameFloodLeavesRoomForOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var found []string
-		n := &deferredLookups{
+		d := &deferredLookups{
 			findExisting: func(_ context.Context, names []string) ([]string, error) { return names, nil },
 			onExisting:   func(name string) { found = append(found, name) },
 		}
-		add := func(name, address string) { n.add(name, prefix(address)) }
+		add := func(name, address string) { d.add(name, prefix(address)) }
 		for address := range 4 {
 			for i := range deferredLookupLimit {
 				add(fmt.Sprint("nobody ", address, i), fmt.Sprint("198.51.100.", address))
@@ -282,7 +282,7 @@ func TestNameFloodLeavesRoomForOthers(t *testing.T) {
 		time.Sleep(time.Second) // the Retry-After of the call
 		synctest.Wait()
 		require.Contains(t, found, "new")
-		require.Greater(t, len(found), deferredLookupLimit/2, "several addresses together may use more than half, which one may not")
+		require.Greater(t, len(found), deferredLookupLimit/2, "several addresses together may use more than half, one address may not")
 		time.Sleep(2 * deferredLookupInterval) // until run has returned
 	})
 }
@@ -316,16 +316,16 @@ func TestGuessesDoNotLockOutRightPassword(t *testing.T) {
 	require.NoError(t, err)
 	for what, c := range map[string]struct {
 		name, password, hash string
-		before               bool   // log in before the guesses
+		usedBefore           bool   // log in before the guesses
 		code                 string // of the login after the guesses, from the same address; "" = it succeeds
 	}{
 		"the token of a caller":                         {name: "submitter", password: token},
 		"a long password":                               {name: "admin", password: long},
 		"a short password":                              {name: "admin", password: short, code: CodeTooManyAttempts},
-		"a short password that was used":                {name: "admin", password: short, before: true, code: CodeTooManyAttempts},
-		"the hash of a long password that was used":     {name: "admin", password: long, hash: longHash, before: true},
+		"a short password that was used":                {name: "admin", password: short, usedBefore: true, code: CodeTooManyAttempts},
+		"the hash of a long password that was used":     {name: "admin", password: long, hash: longHash, usedBefore: true},
 		"the hash of a long password that was not used": {name: "admin", password: long, hash: longHash, code: CodeTooManyAttempts},
-		"the hash of a short password that was used":    {name: "admin", password: short, hash: shortHash, before: true, code: CodeTooManyAttempts},
+		"the hash of a short password that was used":    {name: "admin", password: short, hash: shortHash, usedBefore: true, code: CodeTooManyAttempts},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -337,7 +337,7 @@ func TestGuessesDoNotLockOutRightPassword(t *testing.T) {
 					require.NoError(t, err)
 					p.password, p.hash = "", hash
 				}
-				if c.before {
+				if c.usedBefore {
 					_, err := p.login(c.name, c.password)
 					require.NoError(t, err)
 				}

@@ -50,27 +50,27 @@ func TestInvalidHashIsRefused(t *testing.T) {
 }
 
 const (
-	hashTime = 200 * time.Millisecond // of these tests
+	hashTime = 200 * time.Millisecond // to compute a hash, in these tests
 	hashTurn = turnLength * hashTime
 )
 
-// hashTest is a process whose admin's password, "secret", is given by its hash. Computing a hash
+// hashProcess is a process whose admin's password, "secret", is given by its hash. Computing a hash
 // takes hashTime.
-type hashTest struct {
+type hashProcess struct {
 	*process
 	computed atomic.Int32 // hashes
 }
 
 // withHash runs a test in synctest.Test, where times are exact. Before the test, the process has measured how long
 // computing a hash takes.
-func withHash(t *testing.T, test func(*testing.T, *hashTest)) {
+func withHash(t *testing.T, test func(*testing.T, *hashProcess)) {
 	t.Helper()
 	text, err := HashPassword("secret", MinHashIterations)
 	require.NoError(t, err)
 	synctest.Test(t, func(t *testing.T) {
 		hash, err := ParsePasswordHash(text)
 		require.NoError(t, err)
-		h := &hashTest{process: newProcess(t, hash, knownCallers)}
+		h := &hashProcess{process: newProcess(t, hash, knownCallers)}
 		h.hash.derive = func(password string, iterations int) ([]byte, error) {
 			if iterations == MinHashIterations {
 				h.computed.Add(1)
@@ -89,7 +89,7 @@ func withHash(t *testing.T, test func(*testing.T, *hashTest)) {
 }
 
 // flood makes calls from n addresses until end is called. Each address makes one call at a time.
-func (h *hashTest) flood(n int, name func(address, call int) string) (end func()) {
+func (h *hashProcess) flood(n int, name func(address, call int) string) (end func()) {
 	stop, all := make(chan struct{}), sync.WaitGroup{}
 	for address := range n {
 		all.Go(func() {
@@ -108,7 +108,7 @@ func (h *hashTest) flood(n int, name func(address, call int) string) (end func()
 
 func TestHashingOfGuessesIsLimited(t *testing.T) {
 	t.Parallel()
-	withHash(t, func(t *testing.T, h *hashTest) {
+	withHash(t, func(t *testing.T, h *hashProcess) {
 		end := h.flood(20, func(int, int) string { return "admin" })
 		time.Sleep(10 * hashTurn)
 		require.LessOrEqual(t, h.computed.Load(), int32(2*11), "one in each turn of the two queues")
@@ -133,9 +133,9 @@ func TestGuessersDoNotDelayFirstLoginOfAdmin(t *testing.T) {
 	t.Parallel()
 	admin := func(int, int) string { return "admin" }
 	for what, c := range map[string]struct {
-		addresses     int
-		name          func(address, call int) string
-		before, limit time.Duration
+		addresses    int
+		name         func(address, call int) string
+		flood, limit time.Duration // how long the flood lasts before the login; how long the login may take
 	}{
 		"unknown names":         {60, func(address, call int) string { return fmt.Sprint("nobody", address, "-", call) }, time.Second, hashTime},
 		"the name of the admin": {60, admin, 100 * hashTurn, hashTime},
@@ -143,10 +143,10 @@ func TestGuessersDoNotDelayFirstLoginOfAdmin(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			withHash(t, func(t *testing.T, h *hashTest) {
+			withHash(t, func(t *testing.T, h *hashProcess) {
 				end := h.flood(c.addresses, c.name)
 				defer end()
-				time.Sleep(c.before)
+				time.Sleep(c.flood)
 				began := time.Now()
 				_, err := h.login("admin", "secret")
 				require.NoError(t, err)
@@ -158,7 +158,7 @@ func TestGuessersDoNotDelayFirstLoginOfAdmin(t *testing.T) {
 
 func TestPasswordCheckWaitIsBounded(t *testing.T) {
 	t.Parallel()
-	withHash(t, func(t *testing.T, h *hashTest) {
+	withHash(t, func(t *testing.T, h *hashProcess) {
 		const calls = 20
 		spent := func() float64 { return h.limiter.total.level(time.Now(), 0) }
 		before := spent()
@@ -186,7 +186,7 @@ type concurrentCalls struct {
 }
 
 // start begins n calls with a name from an address.
-func (c *concurrentCalls) start(h *hashTest, n int, name, address string) {
+func (c *concurrentCalls) start(h *hashProcess, n int, name, address string) {
 	for i := range n {
 		c.waiting.Add(1)
 		c.all.Go(func() {
@@ -210,7 +210,7 @@ func TestWaitingCallsAreBounded(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			withHash(t, func(t *testing.T, h *hashTest) {
+			withHash(t, func(t *testing.T, h *hashProcess) {
 				var calls concurrentCalls
 				for i := range c.addresses {
 					calls.start(h, c.each, c.name, fmt.Sprintf("198.51.%d.%d", i/250, i%250))
@@ -232,7 +232,7 @@ func TestWaitingCallsAreBounded(t *testing.T) {
 // A call that may not wait is refused after failureTime. Neither the time nor the error shows whether its name exists.
 func TestCallBeyondWaitingLimitIsRefused(t *testing.T) {
 	t.Parallel()
-	withHash(t, func(t *testing.T, h *hashTest) {
+	withHash(t, func(t *testing.T, h *hashProcess) {
 		names := []string{"nobody", "submitter", "gone", "another", "admin"}
 		var calls concurrentCalls
 		calls.start(h, 2*waitingPerAddress, "nobody", "198.51.100.1")
@@ -264,9 +264,9 @@ func TestCallBeyondWaitingLimitIsRefused(t *testing.T) {
 }
 
 // Concurrent calls, such as those of the console, all succeed when the first call does.
-func TestConcurrentFirstLoginsOfAdmin(t *testing.T) {
+func TestConcurrentFirstLoginsOfAdminSucceed(t *testing.T) {
 	t.Parallel()
-	withHash(t, func(t *testing.T, h *hashTest) {
+	withHash(t, func(t *testing.T, h *hashProcess) {
 		var all sync.WaitGroup
 		for range 20 {
 			all.Go(func() {
@@ -290,7 +290,7 @@ func TestWrongPasswordTakesSameTimeForEveryName(t *testing.T) {
 	}
 	names := []string{"nobody", "submitter", "gone", "another", "admin"}
 	for _, burst := range []float64{0, 1e6} { // 0 = the address has failed too often
-		withHash(t, func(t *testing.T, h *hashTest) {
+		withHash(t, func(t *testing.T, h *hashProcess) {
 			for _, name := range names[:4] {
 				_, _ = h.loginFrom("203.0.113.1", name, "makes the name known")
 			}

@@ -14,17 +14,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const maxInTests = 64
+const maxConnections = 64
 
-// serveCallers returns the address of a server with maxInTests connections. The header Account of a call is the account
-// of a known caller.
+// serveCallers returns the address of a server that allows maxConnections. A call with the header Account is a call of a
+// known caller of this account.
 func serveCallers(t *testing.T) string {
 	t.Helper()
 	s := New(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if account, err := strconv.ParseInt(r.Header.Get("Account"), 10, 64); err == nil {
 			defer KeepConnectionOpen(r.Context(), account)()
 		}
-	}), maxInTests, nil)
+	}), maxConnections, nil)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
@@ -32,8 +32,8 @@ func serveCallers(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// addresses returns a function that connects from another address each time.
-func addresses(t *testing.T, address string) (connect func() *client) {
+// fromNewAddresses returns a function that connects to the server at address, each time from another address.
+func fromNewAddresses(t *testing.T, address string) (connect func() *client) {
 	n := 0
 	return func() *client {
 		t.Helper()
@@ -65,14 +65,14 @@ func (c *client) call(account int64) {
 func TestAnonymousConnectionsCloseNoConnectionOfCaller(t *testing.T) {
 	t.Parallel()
 	address := serveCallers(t)
-	connect := addresses(t, address)
+	connect := fromNewAddresses(t, address)
 	var known []*client
-	for range maxInTests / 4 {
+	for range maxConnections / 4 {
 		c := dial(t, address) // all from one address, as behind a proxy
 		c.call(7)
 		known = append(known, c)
 	}
-	for range 2 * maxInTests {
+	for range 2 * maxConnections {
 		connect().call(NoAccount)
 	}
 	for _, c := range known {
@@ -96,9 +96,9 @@ func (c *fakeConn) Close() error {
 	return nil
 }
 
-// newTestLimiter returns a limiter of maxInTests connections, and a function that adds a connection from an address.
+// newTestLimiter returns a limiter of maxConnections, and a function that adds a connection from an address.
 func newTestLimiter(t *testing.T) (l *connectionLimiter, connect func(from string) *fakeConn) {
-	l = newConnectionLimiter(maxInTests)
+	l = newConnectionLimiter(maxConnections)
 	return l, func(from string) *fakeConn {
 		c := &fakeConn{from: from}
 		l.add(t.Context(), c)
@@ -109,14 +109,14 @@ func newTestLimiter(t *testing.T) (l *connectionLimiter, connect func(from strin
 func TestNewConnectionHasTimeToSendItsCall(t *testing.T) {
 	t.Parallel()
 	l, connect := newTestLimiter(t)
-	for n := range maxInTests {
+	for n := range maxConnections {
 		l.open[connect(fmt.Sprint("203.0.113.", n))].idleSince = time.Now().Add(-timeToAuthenticate)
 	}
 	var fresh []*fakeConn
 	for range 8 {
 		fresh = append(fresh, connect("198.51.100.1")) // of a proxy with many clients
 	}
-	for n := range maxInTests / 2 {
+	for n := range maxConnections / 2 {
 		connect(fmt.Sprint("192.0.2.", n))
 	}
 	for _, c := range fresh {
@@ -124,26 +124,26 @@ func TestNewConnectionHasTimeToSendItsCall(t *testing.T) {
 	}
 }
 
-func TestConnectionsOfGreedyCallerAreClosedBeforeNewClients(t *testing.T) {
+func TestConnectionsOfGreedyCallerAreClosedFirst(t *testing.T) {
 	t.Parallel()
 	l, connect := newTestLimiter(t)
-	for n := range maxInTests {
+	for n := range maxConnections {
 		l.open[connect(fmt.Sprint("203.0.113.", n))].addCalls(0, 7)
 	}
-	first := connect("198.51.100.1")
-	l.open[first].idleSince = time.Now().Add(-timeToAuthenticate)
-	second := connect("198.51.100.2")
+	idle := connect("198.51.100.1")
+	l.open[idle].idleSince = time.Now().Add(-timeToAuthenticate)
+	fresh := connect("198.51.100.2")
 	connect("198.51.100.3")
-	require.Equal(t, []bool{false, false}, []bool{first.closed, second.closed})
+	require.Equal(t, []bool{false, false}, []bool{idle.closed, fresh.closed})
 }
 
 func TestGreedyCallerDoesNotKeepOthersOut(t *testing.T) {
 	t.Parallel()
 	address := serveCallers(t)
-	connect := addresses(t, address)
+	connect := fromNewAddresses(t, address)
 	other := dial(t, address)
 	other.call(8)
-	for range 2 * maxInTests {
+	for range 2 * maxConnections {
 		connect().call(7)
 	}
 	other.call(8)

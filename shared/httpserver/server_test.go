@@ -152,15 +152,15 @@ func TestHalfSentHeadersUseBoundedMemory(t *testing.T) {
 		small[i] = dial(t, address)
 		small[i].send(headerOf("/", 1) + "X-Small: " + strings.Repeat("a", smallHeader-200))
 	}
-	var open []*client
+	var large []*client
 	for range attackers {
 		c := dial(t, address)
 		c.send(headerOf("/", 1) + "X-Large: " + strings.Repeat("a", size))
-		open = append(open, c)
+		large = append(large, c)
 		require.LessOrEqual(t, used(), limit)
 		requireServed(t, address, "X-Large: "+strings.Repeat("a", 10_000)+"\r\n")
 	}
-	for _, c := range open[:attackers-limit/size-1] {
+	for _, c := range large[:attackers-limit/size-1] {
 		_, err := c.responses.ReadByte()
 		require.Error(t, err, "the connection was closed")
 		require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
@@ -169,7 +169,7 @@ func TestHalfSentHeadersUseBoundedMemory(t *testing.T) {
 		c.send("\r\n\r\n")
 		require.Equal(t, 404, c.status(), "small headers may take their time")
 	}
-	for _, c := range open {
+	for _, c := range large {
 		require.NoError(t, c.conn.Close())
 	}
 	require.Eventually(t, func() bool { return used() == 0 }, waitAtMost, 5*time.Millisecond, "everything is released")
@@ -190,7 +190,7 @@ func TestHTTP2IsDisabled(t *testing.T) {
 	requireServed(t, address, "")
 }
 
-func TestClientNetwork(t *testing.T) {
+func TestClientNetworkIsAddressOrIPv6Subnet(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, ClientNetwork("2001:db8:1:2::1"), ClientNetwork("2001:db8:1:2:ffff::2"))
 	require.NotEqual(t, ClientNetwork("2001:db8:1:2::1"), ClientNetwork("2001:db8:1:3::1"))
