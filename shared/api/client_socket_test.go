@@ -49,7 +49,7 @@ func TestSocketEndsAfterSilence(t *testing.T) {
 		frames int
 		lasts  time.Duration
 	}{
-		"no answer":             {nil, 0, false, 0, 45 * time.Second},
+		"no response":           {nil, 0, false, 0, 45 * time.Second},
 		"silence":               {write(0), 0, true, 0, 45 * time.Second},
 		"a frame, then silence": {write(40*time.Second, frame), 0, true, 1, 85 * time.Second},
 		"pings, then a frame":   {write(40*time.Second, ping, ping, frame), 0, true, 1, 165 * time.Second},

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -27,7 +28,7 @@ func (s *streams) RoundTrip(r *http.Request) (*http.Response, error) {
 	res := &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"text/event-stream"}}, Request: r}
 	switch body := s.bodies[len(s.after)-1].(type) {
 	case string:
-		res.Body = io.NopCloser(io.MultiReader(strings.NewReader(body), failing{}))
+		res.Body = io.NopCloser(io.MultiReader(strings.NewReader(body), iotest.ErrReader(io.ErrUnexpectedEOF)))
 		if strings.HasSuffix(body, "\n\n") {
 			res.Body = io.NopCloser(strings.NewReader(body))
 		}

@@ -34,8 +34,8 @@ func TestWhenRecordStatusAndResendAreRepeated(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 17, r.ID)
 		require.Contains(t, s.calls[2].body, `"app_id":"a"`)
-		for _, lost := range []reply{truncatedReply, busyReply} { // after both, the call may have been committed
-			s = &script{replies: []reply{lost, subscribeReply}}
+		for _, unclear := range []reply{truncatedReply, busyReply} { // after either, the call may have been committed
+			s = &script{replies: []reply{unclear, subscribeReply}}
 			_, err = s.client().RecordSubscribe(t.Context(), SubscribeRecordRequest{})
 			require.Error(t, err)
 			require.Len(t, s.calls, 1)

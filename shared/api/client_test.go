@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -50,7 +51,7 @@ func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	res := &http.Response{StatusCode: next.status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(next.body)), Request: r}
 	if next.broken {
-		res.Body = io.NopCloser(io.MultiReader(strings.NewReader(next.body), failing{}))
+		res.Body = io.NopCloser(io.MultiReader(strings.NewReader(next.body), iotest.ErrReader(io.ErrUnexpectedEOF)))
 	}
 	if next.retry != "" {
 		res.Header.Set("Retry-After", next.retry)
@@ -65,10 +66,6 @@ func (s *script) paths() (paths []string) {
 	}
 	return paths
 }
-
-type failing struct{}
-
-func (failing) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
 func (s *script) client() *Client {
 	return &Client{BaseURL: "http://sendonce.test/", User: "u", Password: "p", HTTP: &http.Client{Transport: s}}

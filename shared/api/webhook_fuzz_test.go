@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -29,32 +30,30 @@ func hasValidSignature(secret, id, timestamp, signatures string, body []byte) bo
 // FuzzVerifyWebhook checks that VerifyWebhook accepts what SignWebhook signed, and any other headers and body only with
 // a valid signature.
 func FuzzVerifyWebhook(f *testing.F) {
-	const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-	const now = 1614265330
-	f.Add("msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=", []byte(`{"test": 2432232314}`))
+	f.Add(knownID, strconv.Itoa(knownSeconds), knownSignature, []byte(knownBody))
 	f.Add("", "", "", []byte(nil))
 	f.Add("a.b", "-1", "v1,", []byte("x"))
 	f.Add("a", "18446744073709551616", "v1a,abc v2,def v1,%%%", []byte("\x00"))
 	f.Fuzz(func(t *testing.T, id, timestamp, signature string, body []byte) {
-		at := time.Unix(now, 0)
+		at := time.Unix(knownSeconds, 0)
 		h := http.Header{"Webhook-Id": {id}, "Webhook-Timestamp": {timestamp}, "Webhook-Signature": {signature}}
 		good := http.Header{}
-		signErr := api.SignWebhook(good, id, at, body, secret)
-		if api.VerifyWebhook(h, body, at, secret) == nil && !hasValidSignature(secret, id, timestamp, signature, body) {
+		signErr := api.SignWebhook(good, id, at, body, knownSecret)
+		if api.VerifyWebhook(h, body, at, knownSecret) == nil && !hasValidSignature(knownSecret, id, timestamp, signature, body) {
 			t.Fatal("verified without a valid signature")
 		}
 		if signErr != nil {
 			return
 		}
-		if err := api.VerifyWebhook(good, body, at, secret); err != nil {
+		if err := api.VerifyWebhook(good, body, at, knownSecret); err != nil {
 			t.Fatal(err)
 		}
 		good.Set("Webhook-Id", id+"x")
-		if api.VerifyWebhook(good, body, at, secret) == nil {
+		if api.VerifyWebhook(good, body, at, knownSecret) == nil {
 			t.Fatal("verified with another id")
 		}
 		good.Set("Webhook-Id", id)
-		if api.VerifyWebhook(good, append(body[:len(body):len(body)], 'x'), at, secret) == nil {
+		if api.VerifyWebhook(good, append(body[:len(body):len(body)], 'x'), at, knownSecret) == nil {
 			t.Fatal("verified with another body")
 		}
 	})

@@ -3,7 +3,6 @@ package decode
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -256,29 +256,20 @@ func TestLongUnknownFieldNeedsNoFurtherMemory(t *testing.T) {
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(2*len(raw)))
 }
 
-// id reads a number or a string, as senders of large numbers need.
-type id string
+// badNumber is the error of api.Number.
+const badNumber = "must be an integer between 0 and 18446744073709551615, as digits in a string or as a number without fraction and exponent"
 
-func (n *id) UnmarshalJSON(raw []byte) error {
-	text := strings.Trim(string(raw), `"`)
-	if strings.Trim(text, "0123456789") != "" {
-		return errors.New("must be a number or a string of digits")
-	}
-	*n = id(text)
-	return nil
-}
-
-func TestTypesThatDecodeThemselves(t *testing.T) {
+func TestUnmarshalerReadsFieldItself(t *testing.T) {
 	t.Parallel()
 	var got struct {
-		ID    id `json:"id"`
-		Other id `json:"other"`
+		ID    api.Number `json:"id"`
+		Other api.Number `json:"other"`
 	}
 	require.Nil(t, Object([]byte(`{"id":9007199254740993,"other":"7"}`), &got))
-	require.Equal(t, id("9007199254740993"), got.ID)
+	require.Equal(t, api.Number("9007199254740993"), got.ID)
 	err := Object([]byte(`{"id":[1],"other":"\u0000"}`), &got)
 	require.Equal(t, []task.Field{
-		{Name: "id", Message: "must be a number or a string of digits"},
+		{Name: "id", Message: badNumber},
 		{Name: "other", Message: badText},
 	}, err.Fields)
 }

@@ -21,8 +21,7 @@ func TestUnmarshalerReadsParameterAsJSONString(t *testing.T) {
 	require.Nil(t, plan.Parameters(Request{Query: "id=9007199254740993"}, &good))
 	require.EqualValues(t, "9007199254740993", good.ID)
 	require.Empty(t, good.Other)
-	const want = "must be an integer between 0 and 18446744073709551615, as digits in a string or as a number without fraction and exponent"
-	require.Equal(t, []task.Field{{Name: "id", Message: want}, {Name: "other", Message: want}}, plan.Parameters(Request{Query: "id=1e3&other=%22"}, &bad).Fields)
+	require.Equal(t, []task.Field{{Name: "id", Message: badNumber}, {Name: "other", Message: badNumber}}, plan.Parameters(Request{Query: "id=1e3&other=%22"}, &bad).Fields)
 }
 
 func TestAQueryOfTooManyParametersIsNotRead(t *testing.T) {

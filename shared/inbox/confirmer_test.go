@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// service starts a fake service that returns the statuses in order, and after that always the last status. It counts the
-// calls.
-func service(t *testing.T, statuses ...int) (*Confirmer, *atomic.Int32) {
+// newConfirmer returns a Confirmer of a fake service, and the number of calls of the service. The service responds with
+// the statuses in order, and then always with the last status.
+func newConfirmer(t *testing.T, statuses ...int) (*Confirmer, *atomic.Int32) {
 	t.Helper()
 	var calls atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -33,7 +33,7 @@ func service(t *testing.T, statuses ...int) (*Confirmer, *atomic.Int32) {
 
 func TestConfirmRetriesTemporaryErrors(t *testing.T) {
 	t.Parallel()
-	c, calls := service(t, http.StatusServiceUnavailable, http.StatusTooManyRequests, http.StatusNoContent)
+	c, calls := newConfirmer(t, http.StatusServiceUnavailable, http.StatusTooManyRequests, http.StatusNoContent)
 	require.NoError(t, c.Confirm(t.Context(), Message{ID: "m/1"}))
 	require.EqualValues(t, 3, calls.Load())
 }
@@ -41,7 +41,7 @@ func TestConfirmRetriesTemporaryErrors(t *testing.T) {
 func TestConfirmStopsOnPermanentError(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{http.StatusNotFound, http.StatusForbidden, http.StatusUnauthorized, http.StatusOK} {
-		c, calls := service(t, status)
+		c, calls := newConfirmer(t, status)
 		require.ErrorContains(t, c.Confirm(t.Context(), Message{ID: "m/1"}), http.StatusText(status))
 		require.EqualValues(t, 1, calls.Load())
 	}
@@ -49,7 +49,7 @@ func TestConfirmStopsOnPermanentError(t *testing.T) {
 
 func TestConfirmEndsWithContext(t *testing.T) {
 	t.Parallel()
-	c, calls := service(t, http.StatusServiceUnavailable)
+	c, calls := newConfirmer(t, http.StatusServiceUnavailable)
 	ctx, cancel := context.WithCancel(t.Context())
 	errs := make(chan error, 1)
 	go func() { errs <- c.Confirm(ctx, Message{ID: "m/1"}) }()

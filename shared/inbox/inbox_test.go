@@ -146,8 +146,8 @@ func TestOnce(t *testing.T) {
 func TestConcurrentDuplicateWaits(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
-		end     func(ctx context.Context, first pgx.Tx) error
-		wantRun bool // of the effect of the second call
+		end     func(ctx context.Context, tx pgx.Tx) error // of the first call
+		wantRun bool                                       // of the effect of the second call
 	}{
 		"no effect if the first commits":     {func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) }, false},
 		"effect if the first is rolled back": {func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) }, true},
@@ -156,10 +156,10 @@ func TestConcurrentDuplicateWaits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := database(t)
-			one, two := begin(t, db), begin(t, db)
-			first, err := Once(t.Context(), one, "points", "m1", effectOf(one, "m1"))
+			tx1, tx2 := begin(t, db), begin(t, db)
+			ran, err := Once(t.Context(), tx1, "points", "m1", effectOf(tx1, "m1"))
 			require.NoError(t, err)
-			require.True(t, first)
+			require.True(t, ran)
 
 			type reply struct {
 				ran bool // the effect
@@ -167,18 +167,18 @@ func TestConcurrentDuplicateWaits(t *testing.T) {
 			}
 			replies := make(chan reply, 1)
 			go func() {
-				ran, err := Once(t.Context(), two, "points", "m1", effectOf(two, "m1"))
+				ran, err := Once(t.Context(), tx2, "points", "m1", effectOf(tx2, "m1"))
 				replies <- reply{ran, err}
 			}()
 			waiting := "pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 			require.Eventually(t, func() bool { return count(t, db, waiting) == 1 }, time.Minute, 5*time.Millisecond)
 			require.Empty(t, replies)
 
-			require.NoError(t, test.end(t.Context(), one))
+			require.NoError(t, test.end(t.Context(), tx1))
 			second := <-replies
 			require.NoError(t, second.err)
 			require.Equal(t, test.wantRun, second.ran)
-			require.NoError(t, two.Commit(t.Context()))
+			require.NoError(t, tx2.Commit(t.Context()))
 			require.Equal(t, 1, count(t, db, "effects"))
 		})
 	}

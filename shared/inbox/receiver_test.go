@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -156,14 +157,9 @@ func TestReceiverRejectsInvalidMessages(t *testing.T) {
 	}
 	require.Equal(t, http.StatusRequestEntityTooLarge, deliver(r, "m1", strings.Repeat("x", maxBody+1)))
 
-	req := httptest.NewRequest(http.MethodPost, "/", io.MultiReader(strings.NewReader("{"), cutOff{}))
+	req := httptest.NewRequest(http.MethodPost, "/", io.MultiReader(strings.NewReader("{"), iotest.ErrReader(io.ErrUnexpectedEOF)))
 	req.Header.Set("ce-id", "m1")
 	w := httptest.NewRecorder()
 	r.ServeHTTP(w, req)
 	require.Equal(t, http.StatusBadRequest, w.Code)
 }
-
-// cutOff is a body whose connection is lost.
-type cutOff struct{}
-
-func (cutOff) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }

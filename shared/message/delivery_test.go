@@ -34,8 +34,8 @@ func TestDeliveryFollowsSchedule(t *testing.T) {
 	require.Greater(t, waited, 24*time.Hour)
 	require.True(t, d.NextAt.IsZero())
 
-	again := d.Resend(now)
-	require.Equal(t, Delivery{Claims: 10, NextAt: now}, again, "a resend restarts the schedule")
+	resent := d.Resend(now)
+	require.Equal(t, Delivery{Claims: 10, NextAt: now}, resent, "a resend restarts the schedule")
 }
 
 func TestDeliveryHonoursRetryAfter(t *testing.T) {
@@ -58,14 +58,14 @@ func TestRefusalIsFailureWithStatus200(t *testing.T) {
 func TestStaleAttemptCannotFailDelivery(t *testing.T) {
 	t.Parallel()
 	d := Delivery{Claims: 2, NextAt: now}
-	require.Equal(t, d, d.Settle(1, serverError, now, 0), "an older failure is ignored")
-	require.Equal(t, DeliveryDelivered, d.Settle(1, accepted, now, 0).State, "an older success counts")
+	require.Equal(t, d, d.Settle(1, serverError, now, 0), "the failure of an older attempt is ignored")
+	require.Equal(t, DeliveryDelivered, d.Settle(1, accepted, now, 0).State, "the success of an older attempt counts")
 	done := Delivery{State: DeliveryDelivered, Claims: 2}
 	require.Equal(t, done, done.Settle(2, serverError, now, 0), "delivered is final")
 	failed := Delivery{State: DeliveryFailed, Claims: 2, Attempts: 9}
 	require.Equal(t, DeliveryDelivered, failed.Settle(2, accepted, now, 0).State)
 	require.Equal(t, failed, failed.Settle(2, serverError, now, 0))
-	require.Equal(t, DeliveryFailed, d.Settle(2, gone, now, 0).State, "410 fails it at once")
+	require.Equal(t, DeliveryFailed, d.Settle(2, gone, now, 0).State, "410 fails the delivery at once")
 }
 
 func TestFailingEndpointIsDisabled(t *testing.T) {

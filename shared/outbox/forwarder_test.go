@@ -72,12 +72,12 @@ func TestFailingMessageDoesNotBlockOthers(t *testing.T) {
 func TestFullInboxDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	db, service := database(t), newFakeService(t)
-	flooded := map[string]bool{}
+	delayed := map[string]bool{}
 	for _, id := range put(t, db, 3*batchSize) {
-		flooded[id] = true
+		delayed[id] = true
 	}
 	service.reply = func(id string, _ int) int {
-		if flooded[id] {
+		if delayed[id] {
 			return http.StatusTooManyRequests
 		}
 		return 0
@@ -88,12 +88,12 @@ func TestFullInboxDoesNotDelayOthers(t *testing.T) {
 	f.poll = time.Hour
 	runForwarder(t, f)
 	eventually(t, func() bool {
-		return count(t, db, "message_outbox WHERE tries = 1 AND next_at BETWEEN now() + '500s'::interval AND now() + '601s'::interval") == len(flooded)
+		return count(t, db, "message_outbox WHERE tries = 1 AND next_at BETWEEN now() + '500s'::interval AND now() + '601s'::interval") == len(delayed)
 	})
 	put(t, db, 2)
 	f.Wake()
 	eventually(t, func() bool { _, stored := service.counts(); return stored == 2 })
-	require.Equal(t, len(flooded), count(t, db, "message_outbox WHERE tries = 1 AND refused_at IS NULL AND last_error LIKE '%later%'"))
+	require.Equal(t, len(delayed), count(t, db, "message_outbox WHERE tries = 1 AND refused_at IS NULL AND last_error LIKE '%later%'"))
 }
 
 func TestOutcomeOfResponse(t *testing.T) {
@@ -175,11 +175,11 @@ func TestTwoForwardersShareTheRows(t *testing.T) {
 	t.Parallel()
 	db, service := database(t), newFakeService(t)
 	// No forwarder receives a response before both have a batch in flight.
-	var both sync.WaitGroup
-	both.Add(2 * batchSize)
+	var inFlight sync.WaitGroup
+	inFlight.Add(2 * batchSize)
 	service.beforeResponse = func(http.ResponseWriter) {
-		both.Done()
-		both.Wait()
+		inFlight.Done()
+		inFlight.Wait()
 	}
 	put(t, db, 2*batchSize)
 	errs := make(chan error, 2)

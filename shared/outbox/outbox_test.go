@@ -297,7 +297,7 @@ func TestDDLIsIdempotent(t *testing.T) {
 	exec(t, db, DDL)
 }
 
-func TestRefusedMessages(t *testing.T) {
+func TestRefusedMessageIsSentAgainOnlyAfterRetry(t *testing.T) {
 	t.Parallel()
 	db, service := database(t), newFakeService(t)
 	ids := put(t, db, 40)
