@@ -1,7 +1,6 @@
 package fn
 
 import (
-	"log/slog"
 	"testing"
 	"time"
 
@@ -12,9 +11,7 @@ import (
 
 func TestProcessesShareAlertIntervals(t *testing.T) {
 	t.Parallel()
-	env, err := NewEnv(settings.Config{Alerts: settings.Alerts{Window: 5 * time.Minute}}, slog.New(slog.DiscardHandler))
-	require.NoError(t, err)
-	defer env.Close()
+	env := newTestServer(t, func(c *settings.Config) { c.Alerts.Window = 5 * time.Minute }).env
 	start := time.Date(2023, 12, 1, 10, 0, 0, 0, time.UTC)
 	for _, after := range []time.Duration{0, time.Second, 29*time.Second + 999*time.Millisecond} {
 		require.Equal(t, start.Add(30*time.Second), env.nextAlertCheck(start.Add(after)))

@@ -52,18 +52,18 @@ func (h *callHolder) hold(ctx context.Context, c *Call) error {
 }
 
 func (h *callHolder) function() Function {
-	anybody := func(r Route) Route { return r.Or(Sender).Or(Receiver).Timeout(waitAtMost) }
+	forThreeRoles := func(r Route) Route { return r.Or(Sender).Or(Receiver).Timeout(waitAtMost) }
 	return HTTP("holder", func(*Env, struct{}) Routes {
 		return Routes{
-			"POST /hold": anybody(Raw(Submitter, func(ctx context.Context, c *Call) (any, error) { return nil, h.hold(ctx, c) })),
-			"POST /call": anybody(Raw(Submitter, func(context.Context, *Call) (any, error) { return nil, nil })),
-			"POST /poll": anybody(Raw(Submitter, func(ctx context.Context, c *Call) (any, error) {
+			"POST /hold": forThreeRoles(Raw(Submitter, func(ctx context.Context, c *Call) (any, error) { return nil, h.hold(ctx, c) })),
+			"POST /call": forThreeRoles(Raw(Submitter, func(context.Context, *Call) (any, error) { return nil, nil })),
+			"POST /poll": forThreeRoles(Raw(Submitter, func(ctx context.Context, c *Call) (any, error) {
 				if err := c.StartWaiting(); err != nil {
 					return nil, err
 				}
 				return nil, h.hold(ctx, c)
 			})),
-			"GET /stream": anybody(Stream(Submitter, func(ctx context.Context, c *Call, _ struct{}, w *EventWriter) error {
+			"GET /stream": forThreeRoles(Stream(Submitter, func(ctx context.Context, c *Call, _ struct{}, w *EventWriter) error {
 				if err := w.Mark("1"); err != nil {
 					return err
 				}
@@ -165,8 +165,8 @@ func TestWaitingCallsHaveTheirOwnLimit(t *testing.T) {
 	t.Parallel()
 	holder := newCallHolder(t)
 	h := startServer(t, func(c *settings.Config) { c.MaxCalls = 4; c.MaxWaiting = 6; c.CallerShare = 0.5 }, holder.function(), eventFunction(nil))
-	for name, paths := range map[string][]string{"submitter": {"POST /poll", "POST /poll", "GET /stream"}, "sender": {"GET /stream", "GET /stream", "GET /stream"}} {
-		for _, route := range paths {
+	for name, routes := range map[string][]string{"submitter": {"POST /poll", "POST /poll", "GET /stream"}, "sender": {"GET /stream", "GET /stream", "GET /stream"}} {
+		for _, route := range routes {
 			method, path, _ := strings.Cut(route, " ")
 			h.begin(holder, method, path, name)
 		}
@@ -246,10 +246,10 @@ func TestHalfSentBodiesUseNoSlot(t *testing.T) {
 		return caller, err
 	})
 	const callers, share = 6, 2
-	reading := func() int {
+	counts := func() (reading, callers int) {
 		h.env.limiter.mu.Lock()
 		defer h.env.limiter.mu.Unlock()
-		return h.env.limiter.reading
+		return h.env.limiter.reading, len(h.env.limiter.calls.byCaller)
 	}
 	var slow []*rawConn
 	for i := range callers {
@@ -260,7 +260,7 @@ func TestHalfSentBodiesUseNoSlot(t *testing.T) {
 			slow = append(slow, w)
 		}
 	}
-	require.Eventually(t, func() bool { return reading() == callers*share }, waitAtMost, tick)
+	require.Eventually(t, func() bool { reading, _ := counts(); return reading == callers*share }, waitAtMost, tick)
 	for i := range callers {
 		h.requireRefused("POST", "/call", fmt.Sprint("sender", i), 429, "too_many_calls", "1")
 	}
@@ -281,7 +281,7 @@ func TestHalfSentBodiesUseNoSlot(t *testing.T) {
 		require.Equal(t, 200, w.status(), "a completed body gets a response")
 	}
 	require.NoError(t, slow[len(slow)-1].conn.Close())
-	require.Eventually(t, func() bool { return reading() == 0 && len(h.env.limiter.calls.byCaller) == 0 }, waitAtMost, tick, "everything is released")
+	require.Eventually(t, func() bool { reading, callers := counts(); return reading == 0 && callers == 0 }, waitAtMost, tick, "everything is released")
 	require.Zero(t, h.env.limiter.usedSlots()["calls"])
 }
 

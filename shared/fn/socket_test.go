@@ -3,7 +3,6 @@ package fn
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -299,10 +298,7 @@ func TestStalledSocketClientIsDisconnected(t *testing.T) {
 
 func TestSocketIsClosedWhenFunctionFails(t *testing.T) {
 	t.Parallel()
-	for name, fails := range map[string]func() error{
-		"an error": func() error { return errors.New("bug") },
-		"a panic":  func() error { panic("bug") },
-	} {
+	for name, fails := range bugs {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := serveFunctions(t, HTTP("broken", func(*Env, struct{}) Routes {

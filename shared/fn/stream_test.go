@@ -196,12 +196,15 @@ func TestFailureBeforeStreamBeginsIsJSON(t *testing.T) {
 	require.Equal(t, "this needs the role receiver or submitter", refused.Message)
 }
 
+// bugs are the ways in which a handler with a bug can end.
+var bugs = map[string]func() error{
+	"an error": func() error { return errors.New("bug") },
+	"a panic":  func() error { panic("bug") },
+}
+
 func TestFailureAfterFirstWriteEndsStream(t *testing.T) {
 	t.Parallel()
-	for name, fails := range map[string]func() error{
-		"an error": func() error { return errors.New("bug") },
-		"a panic":  func() error { panic("bug") },
-	} {
+	for name, fails := range bugs {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var kept *EventWriter
