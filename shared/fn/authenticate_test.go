@@ -38,12 +38,12 @@ func TestOnlyValidCredentialsAreAccepted(t *testing.T) {
 		{"broken base64", header("Authorization", "Basic !!!"), 401},
 		{"the database is unavailable", as("outage", "token"), 503},
 	} {
-		r := h.call("POST", "/api/v1/greet", `{"name":"a"}`, c.option)
+		r := h.greet(c.option)
 		require.Equal(t, c.status, r.status, c.name)
 		challenge := map[bool]string{true: `Basic realm="sendonce"`}[c.status == 401]
 		require.Equal(t, challenge, r.header.Get("WWW-Authenticate"), c.name)
 	}
-	r := h.call("POST", "/api/v1/greet", `{"name":"a"}`, as("sender", "token"))
+	r := h.greet(as("sender", "token"))
 	require.Equal(t, "forbidden", r.Error)
 	require.Equal(t, "this needs the role submitter", r.Message)
 }
@@ -99,7 +99,7 @@ func TestHashedPasswordIsAccepted(t *testing.T) {
 		require.Equal(t, 401, h.call("PUT", "/api/v1/empty", "", as("admin", "")).status)
 		require.Equal(t, 401, h.call("PUT", "/api/v1/empty", "", as("admin", hash)).status, "the hash is not a password")
 		require.Equal(t, 204, h.call("PUT", "/api/v1/empty", "").status)
-		require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`, as("submitter", "token")).status)
+		require.Equal(t, 200, h.greet(as("submitter", "token")).status)
 	}
 	require.NotContains(t, h.log.String(), hash)
 }

@@ -65,6 +65,11 @@ func greeter() Function {
 	})
 }
 
+// greet makes a valid call of POST /api/v1/greet.
+func (h *testServer) greet(options ...func(*http.Request)) reply {
+	return h.call("POST", "/api/v1/greet", `{"name":"a"}`, options...)
+}
+
 // failing has the route POST /api/v1/fail, whose handler returns the result of err.
 func failing(err func(context.Context) error) Function {
 	return HTTP("failing", func(*Env, struct{}) Routes {

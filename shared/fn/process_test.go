@@ -139,8 +139,8 @@ func TestProcessWithoutDatabaseIsAliveAndNotReady(t *testing.T) {
 	h := &testServer{t: t, url: waitForURL(t, p)}
 	require.Equal(t, 200, h.call("GET", "/healthz", "").status)
 	require.Equal(t, 503, h.call("GET", "/readyz", "").status)
-	require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`).status, "the built-in admin needs no database")
-	require.Equal(t, 503, h.call("POST", "/api/v1/greet", `{"name":"a"}`, as("submitter", "token")).status)
+	require.Equal(t, 200, h.greet().status, "the built-in admin needs no database")
+	require.Equal(t, 503, h.greet(as("submitter", "token")).status)
 }
 
 func TestPassedListenerIsServed(t *testing.T) {
@@ -159,7 +159,7 @@ func TestPassedListenerIsServed(t *testing.T) {
 	require.NoError(t, cmd.Start())
 	// The parent's socket queues the call until the child accepts it.
 	h := &testServer{t: t, url: "http://" + l.Addr().String()}
-	require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`).status)
+	require.Equal(t, 200, h.greet().status)
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, cmd.Wait())
 }
@@ -179,7 +179,7 @@ func TestFrameworkServesFunctionTarget(t *testing.T) {
 		t.Run(target, func(t *testing.T) {
 			t.Parallel()
 			_, h := startListening(t, "framework", "FUNCTION_TARGET="+target)
-			require.Equal(t, want, h.call("POST", "/api/v1/greet", `{"name":"a"}`).status)
+			require.Equal(t, want, h.greet().status)
 			require.Equal(t, 200, h.call("GET", "/healthz", "").status)
 		})
 	}

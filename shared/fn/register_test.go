@@ -26,7 +26,7 @@ func TestFrameworkDrainRefusesNewCalls(t *testing.T) {
 	go func() { ended <- h.env.drain(0, h.env.limiter.close) }()
 	var r reply
 	require.Eventually(t, func() bool {
-		r = h.call("POST", "/api/v1/greet", `{"name":"a"}`)
+		r = h.greet()
 		return r.status != 200
 	}, waitAtMost, tick)
 	require.Equal(t, 503, r.status)
