@@ -238,11 +238,11 @@ func TestRedirectIsAnError(t *testing.T) {
 	}
 	clients := map[string]*http.Client{"the default client": nil, "a custom client": {}, "the client of NewClient": NewClient("", "", "").HTTP}
 	for _, status := range []int{301, 302, 303, 307, 308} {
-		for client, custom := range clients {
-			for name, call := range calls {
+		for clientName, client := range clients {
+			for method, call := range calls {
 				var refused *Error
-				err := call(&Client{BaseURL: fmt.Sprint(server.URL, "/", status), HTTP: custom}, t.Context())
-				require.ErrorAs(t, err, &refused, "%s %s %d", client, name, status)
+				err := call(&Client{BaseURL: fmt.Sprint(server.URL, "/", status), HTTP: client}, t.Context())
+				require.ErrorAs(t, err, &refused, "%s %s %d", clientName, method, status)
 				require.Equal(t, status, refused.Status)
 				require.Contains(t, refused.Message, "redirects to /new/api/v1/")
 			}
