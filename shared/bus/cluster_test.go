@@ -54,26 +54,26 @@ func TestPublishToStreamWithoutLeader(t *testing.T) {
 	t.Cleanup(nc.Close)
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)
-	var lost, running string // streams with one replica, on different servers
-	var victim *sandbox.NATSServer
-	for i := 0; victim == nil || running == ""; i++ {
+	var stopped, running string // streams with one replica, on different servers
+	var toKill *sandbox.NATSServer
+	for i := 0; toKill == nil || running == ""; i++ {
 		name := "ONE" + strconv.Itoa(i)
 		s, err := js.CreateStream(bustest.Within(t, bustest.Soon), jetstream.StreamConfig{Name: name, Subjects: []string{name + ".>"}, Replicas: 1})
 		require.NoError(t, err)
 		leader := s.CachedInfo().Cluster.Leader
-		at := c[slices.IndexFunc(c, func(s *sandbox.NATSServer) bool { return s.Name == leader })]
-		if victim == nil && leader != nc.ConnectedServerName() {
-			lost, victim = name, at
-		} else if at != victim {
+		server := c[slices.IndexFunc(c, func(s *sandbox.NATSServer) bool { return s.Name == leader })]
+		if toKill == nil && leader != nc.ConnectedServerName() {
+			stopped, toKill = name, server
+		} else if server != toKill {
 			running = name
 		}
 	}
-	victim.Kill()
+	toKill.Kill()
 	id := 0
 	require.Eventually(t, func() bool {
 		id++
 		errs := b.Publish(bustest.Within(t, 2*time.Second), []Message{
-			{Subject: lost + ".a", Event: bustest.Event(strconv.Itoa(id))}, {Subject: lost + ".b", Event: bustest.Event(strconv.Itoa(id))},
+			{Subject: stopped + ".a", Event: bustest.Event(strconv.Itoa(id))}, {Subject: stopped + ".b", Event: bustest.Event(strconv.Itoa(id))},
 			{Subject: running + ".a", Event: bustest.Event(strconv.Itoa(id))},
 		})
 		return errors.Is(errs[0], ErrStreamUnavailable) && errors.Is(errs[1], ErrStreamUnavailable) && errs[2] == nil

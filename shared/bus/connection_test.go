@@ -75,46 +75,46 @@ func (i *injector) end(text string) {
 	i.clients = nil
 }
 
-func TestBusReplacesAClosedConnection(t *testing.T) {
+func TestBusWorksAfterClosedConnection(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		text      string // from the server, before it closes the connection
 		permanent bool   // the client library closes the connection permanently
 	}{
-		"closed without an error":              {"", false},
-		"authorization violation":              {"-ERR 'Authorization Violation'\r\n", false},
-		"authentication expired":               {"-ERR 'User Authentication Expired'\r\n", false},
-		"control line too long":                {"-ERR 'maximum control line exceeded'\r\n", true},
-		"an error unknown to the library":      {"-ERR 'Some Day Known'\r\n", true},
-		"payload of another message too large": {"-ERR 'Maximum Payload Violation'\r\n", true},
+		"closed without an error":         {"", false},
+		"authorization violation":         {"-ERR 'Authorization Violation'\r\n", false},
+		"authentication expired":          {"-ERR 'User Authentication Expired'\r\n", false},
+		"control line too long":           {"-ERR 'maximum control line exceeded'\r\n", true},
+		"an error unknown to the library": {"-ERR 'Some Day Known'\r\n", true},
+		"payload too large":               {"-ERR 'Maximum Payload Violation'\r\n", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := bustest.NewBroker(t)
 			proxy := newInjector(t, server.URL())
-			b, neighbour := newBus(t, "nats://"+proxy.addr), newBusWithStreams(t, Config{URL: server.URL()})
+			b, direct := newBus(t, "nats://"+proxy.addr), newBusWithStreams(t, Config{URL: server.URL()})
 			callers := followCallers(b)
 			bustest.Eventually(t, callers.has(0, 1), "subscribed")
 			follower := follow(t, b, "ann", nil)
-			publishAll(t, neighbour, toUser("ann", "before"))
+			publishAll(t, direct, toUser("ann", "before"))
 			require.Equal(t, []string{"before"}, readIDs(t, follower, 1))
 
-			first := connectionOf(b)
-			used, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
+			oldClient := connectionOf(b)
+			oldConn, err := b.AwaitConnection(bustest.Within(t, bustest.Soon))
 			require.NoError(t, err)
 			proxy.end(c.text)
 			bustest.Eventually(t, func() bool {
 				_, err := b.connection(t.Context())
 				return callers.has(0, 2)() && err == nil
 			}, "subscribed again")
-			require.Equal(t, c.permanent, connectionOf(b) != first)
-			require.Equal(t, c.permanent, first.IsClosed())
+			require.Equal(t, c.permanent, connectionOf(b) != oldClient)
+			require.Equal(t, c.permanent, oldClient.IsClosed())
 
 			b.NotifyCallerChanged(bustest.Within(t, bustest.Soon), "bob")
 			bustest.Eventually(t, callers.has(1, 2), "changes of callers are received")
 			publishAll(t, b, toUser("ann", "after"))
 			require.Equal(t, []string{"after"}, readIDs(t, follower, 1))
-			require.True(t, used.Lost(), "the old connection is reported as lost")
+			require.True(t, oldConn.Lost())
 		})
 	}
 }
@@ -123,12 +123,12 @@ func TestBusReplacesAClosedConnection(t *testing.T) {
 func TestBusSurvivesTooLongSubject(t *testing.T) {
 	t.Parallel()
 	_, b := newBrokerWithStreams(t)
-	first := connectionOf(b)
-	require.NoError(t, first.Publish(strings.Repeat("x", 10_000), nil))
-	bustest.Eventually(t, first.IsClosed, "closed permanently")
+	old := connectionOf(b)
+	require.NoError(t, old.Publish(strings.Repeat("x", 10_000), nil))
+	bustest.Eventually(t, old.IsClosed, "closed permanently")
 	bustest.Eventually(t, func() bool {
 		_, err := b.connection(t.Context())
-		return err == nil && connectionOf(b) != first
+		return err == nil && connectionOf(b) != old
 	}, "connected again")
 	publishAll(t, b, eventMessage("after"))
 	b.Close()

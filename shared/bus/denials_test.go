@@ -38,6 +38,7 @@ func TestDeniedFloodDoesNotDelayOthers(t *testing.T) {
 				require.Less(t, time.Since(began), bustest.Soon, "no batch waits until its deadline")
 				for _, err := range errs[:size] {
 					require.ErrorIs(t, err, ErrRefused)
+					require.ErrorContains(t, err, "no stream has the subject zz.")
 				}
 				require.NoError(t, errs[size])
 				require.NoError(t, errs[size+1])

@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// startMonitored starts a server with a monitoring page and returns both URLs.
+// startMonitored starts a server with monitoring, and returns the URLs of the server and of its monitoring.
 func startMonitored(t *testing.T, syncs bool) (url, monitor string) {
 	t.Helper()
 	s, err := server.NewServer(&server.Options{
@@ -48,7 +48,7 @@ func durabilityOf(t *testing.T, b *Bus, monitors string) Durability {
 	return level
 }
 
-func TestDurabilityCovers(t *testing.T) {
+func TestDurabilityLevels(t *testing.T) {
 	t.Parallel()
 	covers := map[string][]string{
 		"process":         {"process"},
@@ -60,15 +60,15 @@ func TestDurabilityCovers(t *testing.T) {
 		var d Durability
 		require.NoError(t, d.Decode(name))
 		require.Equal(t, name, d.String())
-		var all []string
+		var got []string
 		for _, other := range []string{"process", "host", "replicated", "replicated-host"} {
 			var least Durability
 			require.NoError(t, least.Decode(other))
 			if d.Covers(least) {
-				all = append(all, other)
+				got = append(got, other)
 			}
 		}
-		require.Equal(t, covered, all, name)
+		require.Equal(t, covered, got, name)
 		require.False(t, Durability(0).Covers(d))
 	}
 	require.Equal(t, "nothing", Durability(0).String())
@@ -149,7 +149,7 @@ func TestDurabilityOfMemoryOrAsyncStream(t *testing.T) {
 	}
 }
 
-func TestDurabilityWithoutNATS(t *testing.T) {
+func TestDurabilityWithoutMonitorOrNATS(t *testing.T) {
 	t.Parallel()
 	broker, b := newBrokerWithStreams(t)
 	level, err := b.Durability(bustest.Within(t, bustest.Soon), "http://127.0.0.1:1")

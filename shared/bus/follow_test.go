@@ -24,7 +24,13 @@ func noLimit(context.Context) (func(), error) { return func() {}, nil }
 
 func follow(t *testing.T, b *Bus, user string, after *uint64) *Follower {
 	t.Helper()
-	f, err := b.Follow(bustest.Within(t, bustest.Soon), user, after, nil, noLimit)
+	return followTrimmed(t, b, user, after, nil)
+}
+
+// followTrimmed follows a user whose messages were removed up to the result of removedTo.
+func followTrimmed(t *testing.T, b *Bus, user string, after *uint64, removedTo func(context.Context) (uint64, error)) *Follower {
+	t.Helper()
+	f, err := b.Follow(bustest.Within(t, bustest.Soon), user, after, removedTo, noLimit)
 	require.NoError(t, err)
 	t.Cleanup(f.Close)
 	return f
@@ -92,13 +98,13 @@ func TestFollowRespectsReadLimit(t *testing.T) {
 		messages = append(messages, toUser("mallory", fmt.Sprint("m", n)), toUser("ann", fmt.Sprint("a", n)))
 	}
 	publishAll(t, b, messages...)
-	var waiting, reading, most atomic.Int64
+	var waiting, reading, mostReading atomic.Int64
 	slots := make(chan struct{}, 2)
 	limit := func(context.Context) (func(), error) {
 		waiting.Add(1)
 		slots <- struct{}{}
 		waiting.Add(-1)
-		most.Store(max(most.Load(), reading.Add(1)))
+		mostReading.Store(max(mostReading.Load(), reading.Add(1)))
 		return func() { reading.Add(-1); <-slots }, nil
 	}
 	var followers []*Follower
@@ -129,12 +135,12 @@ func TestFollowRespectsReadLimit(t *testing.T) {
 	<-slots
 	<-slots
 	readers.Wait()
-	require.LessOrEqual(t, most.Load(), int64(cap(slots)))
+	require.LessOrEqual(t, mostReading.Load(), int64(cap(slots)))
 	requireNothingToRead(t, followers[0])
 	require.Zero(t, reading.Load(), "a waiting follower holds no slot")
 }
 
-func TestFollowersShareOneConnection(t *testing.T) {
+func TestManyFollowersNeedNoConsumers(t *testing.T) {
 	t.Parallel()
 	broker, b := newBrokerWithStreams(t)
 	const users, each = 300, 3
@@ -167,7 +173,7 @@ func TestFollowersShareOneConnection(t *testing.T) {
 }
 
 // A user with many followers and large messages must not fill the connection: NATS sends each message only once for all
-// followers of its user.
+// followers of its user in a process.
 func TestFollowersOfOneUserShareOneSubscription(t *testing.T) {
 	t.Parallel()
 	const followerCount, size, sent = 50, 60_000, 3
@@ -292,7 +298,7 @@ func TestIdleFollowerPollsLess(t *testing.T) {
 func TestFollowSurvivesRestart(t *testing.T) {
 	t.Parallel()
 	broker, b := newBrokerWithStreams(t)
-	other := newBus(t, broker.URL())
+	sender := newBus(t, broker.URL())
 	f := follow(t, b, "ann", nil)
 	publishAll(t, b, toUser("ann", "1"), toUser("ann", "2"))
 	require.Equal(t, []string{"1"}, readIDs(t, f, 1))
@@ -306,7 +312,7 @@ func TestFollowSurvivesRestart(t *testing.T) {
 	go func() { read <- readIDs(t, f, 3) }()
 	broker.Start(broker.Dir)
 	for _, id := range []string{"3", "4"} {
-		bustest.Eventually(t, func() bool { return errors.Join(other.Publish(t.Context(), []Message{toUser("ann", id)})...) == nil }, "published")
+		bustest.Eventually(t, func() bool { return errors.Join(sender.Publish(t.Context(), []Message{toUser("ann", id)})...) == nil }, "published")
 	}
 	require.Equal(t, []string{"2", "3", "4"}, <-read)
 }

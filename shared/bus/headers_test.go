@@ -14,7 +14,7 @@ import (
 )
 
 // serveHeaders runs the part of a trigger that reads the headers of messages, with one fetch for each
-// request, and waits until it replies to client.
+// request, and waits until the trigger has replied to client.
 func serveHeaders(t *testing.T, b, client *Bus) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -60,7 +60,7 @@ func TestHeadersAreSentToReplySubjectsOnly(t *testing.T) {
 	publishAll(t, g.bus("relay"), reliableMessage("r", "msg.orders.paid"), long)
 	trimmed, err := deliver.TrimMessages(bustest.Within(t, bustest.Soon), 0, false, statesOf(map[string]MessageState{"r": Finished, "m": Finished, "": Finished}))
 	require.NoError(t, err)
-	require.Equal(t, TrimResult{Removed: 1}, trimmed)
+	require.Equal(t, TrimResult{Removed: 1}, trimmed, "only r: the relay has not published m, and too long ids are not sent")
 	want[StreamMessages]++
 	require.Equal(t, want, g.messageCounts())
 	require.Equal(t, before, lastWake())
@@ -106,5 +106,5 @@ func TestHeadersAreSplitIntoPages(t *testing.T) {
 	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSequence(300)))
 	next = 300
 	require.NoError(t, conn.readHeaders(bustest.Within(t, bustest.Soon), StreamMessages, 1, time.Time{}, read))
-	require.EqualValues(t, 301, next)
+	require.EqualValues(t, 301, next, "removed messages are skipped")
 }

@@ -50,7 +50,7 @@ func TestSlowConsumerIsDisconnected(t *testing.T) {
 	subject := QueueSubject("q")
 	g.subscribeWithoutReading("claim", subject)
 	reader := g.attacker("claim").nc
-	read, err := reader.SubscribeSync(subject)
+	messages, err := reader.SubscribeSync(subject)
 	require.NoError(t, err)
 	require.NoError(t, reader.Flush())
 
@@ -58,7 +58,7 @@ func TestSlowConsumerIsDisconnected(t *testing.T) {
 	for sent := 0; len(slow) == 0; sent += len(body) {
 		require.Less(t, sent, 50_000_000, "the server must close the connection that does not read, at MaxPending")
 		require.NoError(t, publisher.Publish(subject, body))
-		_, err := read.NextMsg(bustest.Soon)
+		_, err := messages.NextMsg(bustest.Soon)
 		require.NoError(t, err, "the reading connection receives each message")
 	}
 	require.Contains(t, <-slow, "user:claim")

@@ -96,7 +96,7 @@ func TestPublishToFullStreamOrSubject(t *testing.T) {
 	require.ErrorContains(t, errs[3], "maximum messages exceeded")
 }
 
-func TestPublishToSilentStream(t *testing.T) {
+func TestPublishToStreamWithoutAcks(t *testing.T) {
 	t.Parallel()
 	broker, b := newBrokerWithStreams(t)
 	_, err := broker.JS().CreateStream(t.Context(), jetstream.StreamConfig{Name: "MUTE", Subjects: []string{"mute"}, NoAck: true})
@@ -226,6 +226,13 @@ func TestOpenRejectsBadSettings(t *testing.T) {
 		"SENDONCE_STREAM_USERS_MAX_AGE":  {URL: "nats://h", Replicas: 1, UsersMaxAge: time.Second},
 		"NATS_CREDENTIALS":               {URL: "nats://h", Replicas: 1, CredentialsFile: "/does/not/exist"},
 		"NATS_USER and NATS_CREDENTIALS": {URL: "nats://h", Replicas: 1, CredentialsFile: "/x", User: "u"},
+		"NATS_CA cannot be read":         {URL: "nats://h", Replicas: 1, CAFile: "/none"},
+		`NATS_INBOX_PREFIX is "_a.*"`:    {URL: "nats://h", Replicas: 1, InboxPrefix: "_a.*"},
+		`NATS_INBOX_PREFIX is "msg.a"`:   {URL: "nats://h", Replicas: 1, InboxPrefix: "msg.a"},
+		`TWO_PHASE_STREAM is "a.b"`:      {URL: "nats://h", Replicas: 1, AcceptStream: "a.b"},
+		`TWO_PHASE_STREAM is "a b"`:      {URL: "nats://h", Replicas: 1, AcceptStream: "a b"},
+		`TWO_PHASE_STREAM is "a*"`:       {URL: "nats://h", Replicas: 1, AcceptStream: "a*"},
+		`TWO_PHASE_STREAM is "a/b"`:      {URL: "nats://h", Replicas: 1, AcceptStream: "a/b"},
 	} {
 		_, err := Open(cfg, nil)
 		require.ErrorContains(t, err, want)

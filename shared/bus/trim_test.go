@@ -145,9 +145,9 @@ func TestTrimMessagesKeepsUnfinishedAndYoungMessages(t *testing.T) {
 	publishAll(t, b, reliableMessage("7", "msg.a.7"))
 	all := map[string]MessageState{"1": Finished, "2": Finished, "4": Finished, "6": Finished, "7": Finished, "foreign": Finished}
 
-	young := newBus(t, broker.URL())
+	rightClock := newBus(t, broker.URL())
 	setFull(t, broker, StreamMessages, true)
-	trimmed, err := young.TrimMessages(t.Context(), 0, true, statesOf(all))
+	trimmed, err := rightClock.TrimMessages(t.Context(), 0, true, statesOf(all))
 	require.NoError(t, err)
 	require.Zero(t, trimmed, "young messages stay even in a full stream")
 	setFull(t, broker, StreamMessages, false)
@@ -325,9 +325,9 @@ func TestTrimUsersKeepsNewestHalf(t *testing.T) {
 	require.Zero(t, trim())
 	require.InDelta(t, 50, broker.Info(StreamUsers).State.Msgs, 1, "the newest half stays")
 
-	young := newBus(t, broker.URL())
+	rightClock := newBus(t, broker.URL())
 	limit(50)
-	removed, err := young.TrimUsers(t.Context(), true, noNote)
+	removed, err := rightClock.TrimUsers(t.Context(), true, noNote)
 	require.NoError(t, err)
 	require.Zero(t, removed, "the messages of the last 15 minutes stay even in a full stream")
 	require.NotZero(t, trim())

@@ -103,16 +103,16 @@ func TestWakeUpThatTheStreamDoesNotStoreIsRepeated(t *testing.T) {
 	bustest.Eventually(t, func() bool { return broker.Info(StreamWake).State.Subjects[WakeRelay] == 1 }, "it is sent again")
 }
 
-func TestStreamThatDoesNotRespondDelaysNoWakeUpsOfSenders(t *testing.T) {
+func TestStreamThatDoesNotRespondDelaysNoPollers(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	b := newBus(t, broker.URL())
-	relay, queue := subscribeTo(t, broker.Conn(), WakeRelay), subscribeTo(t, broker.Conn(), QueueSubject("q")) // they do not reply
+	relay, queue := subscribeTo(t, broker.Conn(), WakeRelay), subscribeTo(t, broker.Conn(), QueueSubject("q")) // without replies
 	b.Wake(WakeRelay, 1)
-	bustest.Eventually(t, func() bool { messages, _ := relay.sum(); return messages == 1 }, "it is sent, and waits for an acknowledgement")
+	bustest.Eventually(t, func() bool { messages, _ := relay.sum(); return messages == 1 }, "the wake-up of relay is sent")
 	b.Wake(QueueSubject("q"), 1)
-	bustest.Eventually(t, func() bool { messages, _ := queue.sum(); return messages == 1 }, "it does not wait")
-	require.Zero(t, b.FailedSends(), "the first wake-up still waits")
+	bustest.Eventually(t, func() bool { messages, _ := queue.sum(); return messages == 1 }, "the wake-up of a queue is sent at once")
+	require.Zero(t, b.FailedSends(), "the wake-up of relay still waits for an acknowledgement")
 	bustest.Eventually(t, func() bool { return b.FailedSends() > 0 }, "the wait is bounded")
 }
 
@@ -123,17 +123,17 @@ func TestUnsentWakeUpsAreBounded(t *testing.T) {
 		b.keepUnsent(signal{subject: WakeSweep, at: time.Unix(int64(i), 0)})
 		b.keepUnsent(signal{subject: QueueSubject(strconv.Itoa(i))})
 	}
-	require.Equal(t, maxUnsent, len(b.unsent))
-	revoked, relay := signal{subject: subjectCallers, caller: "bob"}, signal{subject: WakeRelay}
-	b.keepUnsent(revoked)
+	require.Len(t, b.unsent, maxUnsent)
+	caller, relay := signal{subject: subjectCallers, caller: "bob"}, signal{subject: WakeRelay}
+	b.keepUnsent(caller)
 	b.keepUnsent(relay)
 	require.EqualValues(t, 2*(maxUnsent+10)+2, b.FailedSends())
 	unsent := b.takeUnsent()
-	require.Equal(t, maxUnsent+2, len(unsent))
-	require.True(t, unsent[revoked] && unsent[relay], "many queues and schedules take no place from them")
+	require.Len(t, unsent, maxUnsent+2)
+	require.True(t, unsent[caller] && unsent[relay], "the limit applies only to queues and schedules")
 }
 
-func TestOnQueueReceivesWakeUpsOfOthers(t *testing.T) {
+func TestOnQueueReceivesWakeUpsOfOtherProcesses(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	var mu sync.Mutex
@@ -197,10 +197,10 @@ func TestSubscribedIsCalledAfterServerReplies(t *testing.T) {
 	b := newBus(t, "nats://"+proxy.addr)
 	_, err := b.connection(t.Context())
 	require.NoError(t, err)
-	proxy.mu.Lock() // it passes nothing from the server
+	proxy.mu.Lock() // the client receives nothing
 	subscribed := make(chan bool, 10)
 	b.OnQueue(func(string, int) {}, func() { subscribed <- true })
-	<-time.After(writeTimeout + time.Second) // longer than the timeout of one flush
+	time.Sleep(writeTimeout + time.Second) // longer than the timeout of one flush
 	require.Empty(t, subscribed)
 	proxy.mu.Unlock()
 	<-subscribed
