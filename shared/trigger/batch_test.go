@@ -198,13 +198,11 @@ func TestFullDeadLettersDoNotBlockBatches(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			broker := bustest.NewBroker(t)
-			b, js := newBus(t, broker.URL()), broker.JS()
+			b := newBus(t, broker.URL())
 			var l ledger
 			f := refusingFunction(t, "2", func() int { return c.record }, func(_ http.ResponseWriter, c call) { l.record(t, c) })
 			trigger := runTrigger(t, b, testConfig(f), batchRoute())
-			bustest.Eventually(t, func() bool { return trigger.Ready() == nil && len(trigger.Streams()) == 6 }, "all streams exist")
-			_, err := js.UpdateStream(t.Context(), withoutRoom(broker.Info(bus.StreamDeadLetters).Config))
-			require.NoError(t, err)
+			trigger.fillDeadLetters(t, broker)
 			acceptAll(t, b, 1, 4)
 			bustest.Eventually(t, func() bool { return isSettled(t, broker, batchRoute()) }, "settled")
 			bustest.Eventually(t, func() bool { // an event is counted only after it is acknowledged
@@ -221,13 +219,13 @@ func TestFullDeadLettersDoNotBlockBatches(t *testing.T) {
 func TestSlowBatchIsPostedOnce(t *testing.T) {
 	t.Parallel()
 	broker, one := newBroker(t)
-	f := newFunction(t, func(_ http.ResponseWriter, _ call, _ int) { <-time.After(3500 * time.Millisecond) })
+	f := newFunction(t, func(_ http.ResponseWriter, _ call, _ int) { time.Sleep(3500 * time.Millisecond) })
 	route := batchRoute()
 	route.AckWait = time.Second
 	two := newBus(t, broker.URL())
 	acceptAll(t, one, 1, 10)
-	a, b := runTrigger(t, one, testConfig(f), route), runTrigger(t, two, testConfig(f), route)
-	bustest.Eventually(t, func() bool { return a.Counts()["save-1-of-1"].Acked+b.Counts()["save-1-of-1"].Acked == 10 }, "acknowledged")
+	first, second := runTrigger(t, one, testConfig(f), route), runTrigger(t, two, testConfig(f), route)
+	bustest.Eventually(t, func() bool { return first.Counts()["save-1-of-1"].Acked+second.Counts()["save-1-of-1"].Acked == 10 }, "acknowledged")
 	require.Len(t, f.allCalls(), 1)
 }
 

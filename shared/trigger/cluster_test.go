@@ -50,7 +50,7 @@ func TestClusterKeepsOrderWhenLeaderStops(t *testing.T) {
 	c, b := newCluster(t, 3)
 	var l ledger
 	f := newFunction(t, func(w http.ResponseWriter, c call, n int) {
-		<-time.After(5 * time.Millisecond)
+		time.Sleep(5 * time.Millisecond)
 		if n%5 == 1 {
 			w.WriteHeader(503)
 			return

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/bus"
@@ -139,7 +138,8 @@ func TestRefusedEventBecomesDeadLetter(t *testing.T) {
 	require.EqualValues(t, 1, s.CachedInfo().State.Msgs)
 }
 
-// refusingFunction refuses the event with this id, returns record() for its RefusedType event, and accepts others.
+// refusingFunction returns a function that refuses the event with this id, responds to its RefusedType event with the
+// status from record, and calls accept for other events.
 func refusingFunction(t *testing.T, id string, record func() int, accept func(http.ResponseWriter, call)) *function {
 	return newFunction(t, func(w http.ResponseWriter, c call, _ int) {
 		switch {
@@ -156,7 +156,7 @@ func refusingFunction(t *testing.T, id string, record func() int, accept func(ht
 func TestEventIsKeptUntilDeadLettered(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, js := newBus(t, broker.URL()), broker.JS()
+	b := newBus(t, broker.URL())
 	var canRecord atomic.Bool
 	f := refusingFunction(t, "1", func() int {
 		if canRecord.Load() {
@@ -165,9 +165,7 @@ func TestEventIsKeptUntilDeadLettered(t *testing.T) {
 		return http.StatusServiceUnavailable
 	}, func(http.ResponseWriter, call) {})
 	trigger := runTrigger(t, b, testConfig(f), testRoute())
-	bustest.Eventually(t, func() bool { return trigger.Ready() == nil && len(trigger.Streams()) == 6 }, "all streams exist")
-	_, err := js.UpdateStream(t.Context(), withoutRoom(broker.Info(bus.StreamDeadLetters).Config))
-	require.NoError(t, err)
+	trigger.fillDeadLetters(t, broker)
 	publishAll(t, b, eventMessage("1"))
 	bustest.Eventually(t, func() bool { return trigger.Counts()["d"].Retried >= 2 }, "the event is retried while neither DEADLETTERS nor the function stores it")
 	require.Zero(t, trigger.Counts()["d"].DeadLettered)
@@ -180,10 +178,14 @@ func TestEventIsKeptUntilDeadLettered(t *testing.T) {
 		strconv.Itoa(int(trigger.Counts()["d"].Retried)+1)+`}`, calls[len(calls)-1].body)
 }
 
-// withoutRoom returns the config with a size that is too small for any message.
-func withoutRoom(c jetstream.StreamConfig) jetstream.StreamConfig {
-	c.MaxBytes = 10
-	return c
+// fillDeadLetters waits until the trigger has created all streams, and then leaves DEADLETTERS no room for any message.
+func (r *runningTrigger) fillDeadLetters(t *testing.T, broker *bustest.Broker) {
+	t.Helper()
+	bustest.Eventually(t, func() bool { return r.Ready() == nil && len(r.Streams()) == 6 }, "all streams exist")
+	config := broker.Info(bus.StreamDeadLetters).Config
+	config.MaxBytes = 10
+	_, err := broker.JS().UpdateStream(t.Context(), config)
+	require.NoError(t, err)
 }
 
 func TestRedirectIsLoggedAndRetried(t *testing.T) {
@@ -208,7 +210,7 @@ func TestRedirectIsLoggedAndRetried(t *testing.T) {
 func TestSlowFunctionIsCalledOnce(t *testing.T) {
 	t.Parallel()
 	_, b := newBroker(t)
-	f := newFunction(t, func(_ http.ResponseWriter, _ call, _ int) { <-time.After(2500 * time.Millisecond) })
+	f := newFunction(t, func(_ http.ResponseWriter, _ call, _ int) { time.Sleep(2500 * time.Millisecond) })
 	route := testRoute()
 	route.AckWait = time.Second
 	publishAll(t, b, eventMessage("1"))

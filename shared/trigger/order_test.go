@@ -21,7 +21,7 @@ import (
 // during a call.
 func failingFunction(t *testing.T, l *ledger) *function {
 	return newFunction(t, func(w http.ResponseWriter, c call, n int) {
-		<-time.After(10 * time.Millisecond)
+		time.Sleep(10 * time.Millisecond)
 		if n%3 == 1 {
 			w.WriteHeader(503)
 			return

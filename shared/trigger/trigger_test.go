@@ -173,14 +173,16 @@ func TestRunWaitsAtMostDrainTimeout(t *testing.T) {
 	publishAll(t, b, eventMessage("1"))
 	first := runTrigger(t, b, cfg, testRoute())
 	bustest.Eventually(t, func() bool { return len(f.allCalls()) == 1 }, "the POST is in progress")
+	began := time.Now()
 	first.stop()
+	require.Less(t, time.Since(began), testRoute().Timeout, "the POST is aborted before its timeout")
 	require.EqualValues(t, 1, first.Counts()["d"].Retried)
 
 	second := runTrigger(t, b, cfg, testRoute())
 	bustest.Eventually(t, func() bool { return second.Counts()["d"].Acked == 1 }, "acknowledged by another trigger")
 }
 
-func TestTwoTriggersShareWork(t *testing.T) {
+func TestTwoTriggersPostEachEventOnce(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	f := newFunction(t, respondWith(204))
@@ -267,9 +269,9 @@ func TestTriggerKeepsChangedConsumer(t *testing.T) {
 	b, js, f := newBus(t, broker.URL()), broker.JS(), newFunction(t, respondWith(204))
 	route := testRoute()
 	require.NoError(t, b.Ensure(t.Context()))
-	other := route.consumer()
-	other.MaxAckPending = 2
-	_, err := js.CreateConsumer(t.Context(), route.Stream, other)
+	changed := route.consumer()
+	changed.MaxAckPending = 2
+	_, err := js.CreateConsumer(t.Context(), route.Stream, changed)
 	require.NoError(t, err)
 	publishAll(t, b, eventMessage("1"))
 	trigger := runTriggerLogging(t, log, b, testConfig(f), route)
