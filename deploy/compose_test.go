@@ -110,12 +110,12 @@ func TestComposeMismatchesAreFound(t *testing.T) {
 		spoil func(all map[string]object, bin *binary)
 		want  string
 	}{
-		"a function without a service": {func(_ map[string]object, bin *binary) { bin.functions = append(slices.Clone(bin.functions), "new") }, "new: runs in 0 workloads"},
+		"a function without a service": {func(_ map[string]object, bin *binary) { bin.functions = append(bin.functions, "new") }, "new: runs in 0 workloads"},
 		"a service without a function": {func(_ map[string]object, bin *binary) { bin.functions = bin.functions[1:] }, `there is no function "submit"`},
 		"a misspelt setting":           {func(all map[string]object, _ *binary) { environment(all, "claim")["TASK_EVENT"] = "all" }, "TASK_EVENT is no setting"},
 		"a secret in plain text":       {func(all map[string]object, _ *binary) { environment(all, "claim")["NATS_PASSWORD"] = "x" }, "NATS_PASSWORD is secret"},
 		"a secret that no service has": {func(_ map[string]object, bin *binary) {
-			bin.settings = append(slices.Clone(bin.settings), setting{name: "X", secret: true})
+			bin.settings = append(bin.settings, setting{name: "X", secret: true})
 		}, "reads the secret X"},
 		"a secret that is not read": {func(all map[string]object, _ *binary) { environment(all, "migrate")["WECHAT_APP_SECRET_FILE"] = "x" }, "migrate: has the secret WECHAT_APP_SECRET and"},
 		"the admin's password in a function": {func(all map[string]object, _ *binary) {
@@ -139,7 +139,7 @@ func TestComposeMismatchesAreFound(t *testing.T) {
 	}
 }
 
-// environment returns the environment of a service, which the test may change.
+// environment gives a service its own copy of its environment, and returns the copy.
 func environment(all map[string]object, name string) object {
 	all[name]["environment"] = clone(all[name]["environment"])
 	return all[name]["environment"].(object)
@@ -194,26 +194,20 @@ func networksOf(s object) map[string]object {
 	return all
 }
 
-// externalNetworks lists the services in each network from which other hosts can be reached.
-func externalNetworks(compose object) map[string][]string {
-	out := map[string][]string{}
+func TestExternalNetworks(t *testing.T) {
+	t.Parallel()
+	compose, external := readCompose(t), map[string][]string{} // the services in each network from which other hosts can be reached
 	for name, s := range services(compose) {
 		for network := range networksOf(s) {
 			if text(compose, "networks", network, "internal") != "true" {
-				out[network] = append(out[network], name)
+				external[network] = append(external[network], name)
 			}
 		}
 	}
-	for _, names := range out {
+	for _, names := range external {
 		slices.Sort(names)
 	}
-	return out
-}
-
-func TestExternalNetworks(t *testing.T) {
-	t.Parallel()
-	compose := readCompose(t)
-	require.Equal(t, map[string][]string{"edge": {"gateway"}, "outgoing": {"deliver", "sendonce", "wechat"}}, externalNetworks(compose),
+	require.Equal(t, map[string][]string{"edge": {"gateway"}, "outgoing": {"deliver", "sendonce", "wechat"}}, external,
 		"sendonce runs all functions in the profile compact")
 }
 

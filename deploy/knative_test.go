@@ -16,7 +16,7 @@ import (
 	"github.com/sendonce/sendonce/shared/outgoing"
 )
 
-// cluster has the objects of an overlay.
+// cluster has objects of Kubernetes, such as those of an overlay.
 type cluster []object
 
 // of returns the objects of a kind, such as "apps/v1 Deployment".
@@ -309,9 +309,9 @@ func TestKnativeConnectionsSuffice(t *testing.T) {
 		require.Equal(t, "transaction", text(bouncer, "poolMode"))
 		require.Equal(t, "1", text(bouncer, "parameters", "server_reset_query_always"), "functions share the sessions of the pooler")
 		require.LessOrEqual(t, needed, (instances-1)*number(t, bouncer, "parameters", "max_client_conn"), "must suffice with one pooler down")
-		servers := instances*(roles*number(t, bouncer, "parameters", "default_pool_size")+roles*number(t, bouncer, "parameters", "reserve_pool_size")) + thirdRoleConns
+		serverConns := instances*(roles*number(t, bouncer, "parameters", "default_pool_size")+roles*number(t, bouncer, "parameters", "reserve_pool_size")) + thirdRoleConns
 		postgres := c.of("postgresql.cnpg.io/v1 Cluster").named(text(pooler, "spec", "cluster", "name"))
-		require.LessOrEqual(t, servers+spare, number(t, postgres, "spec", "postgresql", "parameters", "max_connections"))
+		require.LessOrEqual(t, serverConns+spare, number(t, postgres, "spec", "postgresql", "parameters", "max_connections"))
 	}
 }
 
@@ -393,6 +393,7 @@ func TestOutgoingPolicyExceptsPrivateNetworks(t *testing.T) {
 	}
 }
 
+// Each selector selects a pod, and a NetworkPolicy selects each pod except that of the local database.
 func TestSelectorsMatchPods(t *testing.T) {
 	t.Parallel()
 	for _, dir := range overlays(t) {

@@ -1,13 +1,10 @@
 package deploy
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -83,21 +80,14 @@ func (o operation) steps() (steps []any) {
 	return steps
 }
 
-func hasImage(node any, name string) bool {
-	switch v := node.(type) {
-	case []object:
-		return slices.ContainsFunc(v, func(inner object) bool { return hasImage(inner, name) })
-	case []any:
-		return slices.ContainsFunc(v, func(inner any) bool { return hasImage(inner, name) })
-	case object:
-		return v["image"] == name || slices.ContainsFunc(slices.Collect(maps.Values(v)), func(inner any) bool { return hasImage(inner, name) })
-	}
-	return false
+func hasImage(all []object, name string) (found bool) {
+	walk(all, func(o object) { found = found || o["image"] == name })
+	return found
 }
 
 // kustomize runs the version of kustomize in scripts/tools/go.mod.
-func kustomize(ctx context.Context, dir string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "go", "tool", "-modfile=../scripts/tools/go.mod", "kustomize", "build", dir)
+func kustomize(dir string) ([]byte, error) {
+	cmd := exec.Command("go", "tool", "-modfile=../scripts/tools/go.mod", "kustomize", "build", dir)
 	out, err := cmd.Output()
 	if failed := new(exec.ExitError); errors.As(err, &failed) {
 		err = fmt.Errorf("kustomize build %s: %w\n%s", dir, err, failed.Stderr)
@@ -111,7 +101,7 @@ var rendered sync.Map // of func() ([]object, error), by folder
 func render(t *testing.T, dir string) (objects cluster) {
 	t.Helper()
 	build, _ := rendered.LoadOrStore(dir, sync.OnceValues(func() ([]object, error) {
-		out, err := kustomize(context.Background(), dir)
+		out, err := kustomize(dir)
 		if err != nil {
 			return nil, err
 		}

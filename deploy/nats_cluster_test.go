@@ -122,7 +122,6 @@ func TestProductionNATSRejectsUnauthenticated(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, nc.Publish("orders.paid", nil))
 	nc.Close()
-	first := p.servers[0].Addr().String()
 	for name, connect := range map[string]func() (*nats.Conn, error){
 		"no user":            func() (*nats.Conn, error) { return nats.Connect(p.urls, ca) },
 		"wrong password":     func() (*nats.Conn, error) { return nats.Connect(p.urls, ca, nats.UserInfo("operator", testPassword)) },
@@ -130,7 +129,9 @@ func TestProductionNATSRejectsUnauthenticated(t *testing.T) {
 		"without the CA": func() (*nats.Conn, error) {
 			return nats.Connect(p.urls, nats.UserInfo("operator", p.users["operator"]))
 		},
-		"without TLS": func() (*nats.Conn, error) { return connectWithoutTLS(first, "operator", p.users["operator"]) },
+		"without TLS": func() (*nats.Conn, error) {
+			return connectWithoutTLS(p.servers[0].Addr().String(), "operator", p.users["operator"])
+		},
 	} {
 		_, err := connect()
 		require.Error(t, err, name)
@@ -164,17 +165,17 @@ func TestProductionNATSRejectsUnauthenticated(t *testing.T) {
 		})
 	}
 	require.Never(t, func() bool {
-		return slices.ContainsFunc(p.servers, func(s *server.Server) bool { return !hasOnlyPeers(t, s, "nats-") })
+		return slices.ContainsFunc(p.servers, func(s *server.Server) bool { return !hasOnlyPeers(t, s) })
 	}, 2*time.Second, 20*time.Millisecond)
 	require.NoError(t, trigger.Ensure(t.Context()), "the cluster of three servers still works")
 }
 
-// hasOnlyPeers reports whether the names of all peers of a server have the prefix.
-func hasOnlyPeers(t *testing.T, s *server.Server, prefix string) bool {
+// hasOnlyPeers reports whether all peers of a server are servers of productionNATS.
+func hasOnlyPeers(t *testing.T, s *server.Server) bool {
 	t.Helper()
 	routes, err := s.Routez(nil)
 	require.NoError(t, err)
-	return !slices.ContainsFunc(routes.Routes, func(r *server.RouteInfo) bool { return !strings.HasPrefix(r.RemoteName, prefix) })
+	return !slices.ContainsFunc(routes.Routes, func(r *server.RouteInfo) bool { return !strings.HasPrefix(r.RemoteName, "nats-") })
 }
 
 // connectWithoutTLS logs in to a server without TLS. The error is nil if the server accepts the login; the connection

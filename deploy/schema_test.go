@@ -230,19 +230,8 @@ func (s *schemas) requireMistakesFound(t *testing.T) {
 		all := render(t, "knative/overlays/eventing")
 		i := slices.IndexFunc(all, func(o object) bool { return o["apiVersion"] == version && o["kind"] == kind })
 		require.GreaterOrEqual(t, i, 0, mistake)
-		setAt(all[i], strings.Split(path, "/")[1:], parsed)
+		steps := operation{Path: path}.steps()
+		at(all[i], steps[:len(steps)-1]...).(object)[text(steps[len(steps)-1])] = parsed
 		require.Error(t, s.check(all[i]), mistake)
 	}
-}
-
-// setAt sets the value at a path. Of a list it takes the first item: the step there must be 0.
-func setAt(node any, path []string, value any) {
-	for _, step := range path[:len(path)-1] {
-		if items, ok := node.([]any); ok {
-			node = items[0]
-			continue
-		}
-		node = at(node, step)
-	}
-	node.(object)[path[len(path)-1]] = value
 }
