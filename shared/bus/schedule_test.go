@@ -52,7 +52,7 @@ func TestSchedulesEvictNothing(t *testing.T) {
 	awaitStored()
 	state := broker.Info(StreamWake).State
 	require.EqualValues(t, 1, state.Subjects[WakeSweep], "the wake-up is still stored")
-	const subjects = 5
+	const subjects = 5 // sweep, relay, deliver, save and wechat
 	require.Less(t, subjects*scheduleLimit*int(state.Bytes/state.Msgs), wakeMB*mib/2, "there is room for the schedules of all subjects")
 }
 

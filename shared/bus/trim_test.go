@@ -33,7 +33,7 @@ func TestRelayReadsHowManyEventsAreRecorded(t *testing.T) {
 	}
 	require.Zero(t, recorded(), "without RecordDurable")
 	recordAll(t, g.Broker)
-	require.Equal(t, Recorded{Progress: 2}, recorded())
+	require.Equal(t, Recorded{Progress: 2}, recorded(), "received up to 1 and acknowledged up to 1")
 	publishAll(t, relay, eventMessage("1"), eventMessage("2"))
 	bustest.Eventually(t, func() bool { return recorded() == Recorded{Progress: 2, Waiting: 2} }, "two events wait")
 }
