@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// alertRules returns rules for every queue: a failure rate of 20% of at least 20 results, and 100 pending tasks.
+// alertRules returns rules for every queue: alerts above a failure rate of 20% of at least 20 results, and above 100 pending tasks.
 func alertRules() AlertRules {
 	return AlertRules{FailureRate: Limits{"*": 0.2}, MinFinished: 20, Window: 5 * time.Minute, Backlog: Limits{"*": 100}}
 }
@@ -121,7 +121,6 @@ func TestFailureCounts(t *testing.T) {
 
 func TestCheckStreams(t *testing.T) {
 	t.Parallel()
-	rules := AlertRules{StreamFull: 0.8}
 	full := Alert{AlertStreamFull, "USERS", 0.9, 0.8}
 	for name, c := range map[string]struct {
 		limit           float64
@@ -140,8 +139,7 @@ func TestCheckStreams(t *testing.T) {
 		"threshold 0 clears":               {0, nil, []Alert{full}, nil, []Alert{{AlertStreamFull, "USERS", 0, 0.8}}},
 		"another stream above it":          {0.8, map[string]float64{"USERS": 0.9, "EVENTS": 1}, []Alert{full}, []Alert{{AlertStreamFull, "EVENTS", 1, 0.8}}, nil},
 	} {
-		rules.StreamFull = c.limit
-		raised, cleared := rules.CheckStreams(c.used, c.open)
+		raised, cleared := AlertRules{StreamFull: c.limit}.CheckStreams(c.used, c.open)
 		require.Equal(t, c.raised, raised, name)
 		require.Equal(t, c.cleared, cleared, name)
 	}

@@ -51,7 +51,7 @@ func TestRetryWithoutBackoffIsImmediate(t *testing.T) {
 		require.Zero(t, got.DueAt, name)
 	}
 	got, _ := claimed().Report(failed, Backoff{"*": {time.Hour}}, now)
-	require.Equal(t, now.Add(time.Hour), got.DueAt, "* is every other queue")
+	require.Equal(t, now.Add(time.Hour), got.DueAt, "* applies to every other queue")
 }
 
 func TestBackoffOnlyAfterFailures(t *testing.T) {

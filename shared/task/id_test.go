@@ -21,10 +21,10 @@ func TestNewID(t *testing.T) {
 		}
 	})
 
-	t.Run("is strictly increasing for each caller and unique among all callers", func(t *testing.T) {
+	t.Run("is strictly increasing in each goroutine and unique among all", func(t *testing.T) {
 		t.Parallel()
-		const callers, each = 8, 5000
-		ids := make([][]ID, callers)
+		const goroutines, each = 8, 5000
+		ids := make([][]ID, goroutines)
 		var all sync.WaitGroup
 		for i := range ids {
 			all.Go(func() {
@@ -34,14 +34,14 @@ func TestNewID(t *testing.T) {
 			})
 		}
 		all.Wait()
-		seen := make(map[ID]bool, callers*each)
+		seen := make(map[ID]bool, goroutines*each)
 		for _, own := range ids {
 			for i, id := range own {
 				require.False(t, i > 0 && own[i-1].Compare(id) >= 0, "%s is not after the id before it", id)
 				seen[id] = true
 			}
 		}
-		require.Len(t, seen, callers*each)
+		require.Len(t, seen, goroutines*each)
 	})
 
 	t.Run("has its creation time", func(t *testing.T) {
