@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/migrations"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
@@ -71,7 +70,7 @@ func TestFunctionsCannotWriteValuesOutOfBounds(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, sandbox.NewDatabase(t))
 	var accepted []string
-	for _, column := range writableColumns(t, conn) {
+	for _, column := range columnsWritableBy(t, conn, roleNames...) {
 		table, name, sqlType := column[0], column[1], column[2]
 		values, known := outOfBounds[sqlType]
 		require.True(t, known, "%s.%s: add the type %[3]s to outOfBounds, with the values that a function could not read", table, name, sqlType)
@@ -86,7 +85,7 @@ func TestFunctionsCannotWriteValuesOutOfBounds(t *testing.T) {
 
 	_, err := conn.Exec(t.Context(), `CREATE TABLE fresh (at timestamptz); GRANT INSERT ON fresh TO `+sandbox.Roles.Hot)
 	require.NoError(t, err)
-	require.Contains(t, writableColumns(t, conn), [3]string{"fresh", "at", "timestamp with time zone"})
+	require.Contains(t, columnsWritableBy(t, conn, roleNames...), [3]string{"fresh", "at", "timestamp with time zone"})
 	require.True(t, accepts(t, conn, "fresh", "at", "'infinity'"), "the test must detect a column without bounds")
 }
 
@@ -135,12 +134,6 @@ func TestFunctionsCannotWriteUnknownStates(t *testing.T) {
 	require.Empty(t, accepted, "add a constraint in a migration")
 }
 
-func writableColumns(t *testing.T, conn *pgx.Conn) [][3]string {
-	t.Helper()
-	r := sandbox.Roles
-	return columnsWritableBy(t, conn, r.Hot, r.Read, r.Admin, r.Retention)
-}
-
 func columnsWritableBy(t *testing.T, conn *pgx.Conn, roles ...string) [][3]string {
 	t.Helper()
 	rows, err := conn.Query(t.Context(), writableSQL, roles)
@@ -181,15 +174,4 @@ func tryInsert(t *testing.T, conn *pgx.Conn, table, column, value string) *pgcon
 	}
 	require.NoError(t, err)
 	return nil
-}
-
-func TestUpInsertsMissingJobs(t *testing.T) {
-	t.Parallel()
-	conn := connect(t, sandbox.NewDatabase(t))
-	const jobs = `SELECT what FROM upkeep ORDER BY what`
-	_, err := conn.Exec(t.Context(), `UPDATE upkeep SET what = what || '.gone'`)
-	require.NoError(t, err)
-	_, err = migrations.Up(t.Context(), conn, roles)
-	require.NoError(t, err)
-	require.Subset(t, queryStrings(t, conn, jobs), []string{"alerts", "events", "maintenance"})
 }

@@ -27,13 +27,11 @@ ORDER BY 1`
 
 func TestGrantsCoverEveryTable(t *testing.T) {
 	t.Parallel()
-	database := sandbox.NewDatabase(t)
-	conn := connect(t, database)
-	roles := []string{sandbox.Roles.Hot, sandbox.Roles.Read, sandbox.Roles.Admin, sandbox.Roles.Retention}
-	require.Empty(t, queryStrings(t, conn, ungranted, roles), "each of these needs a line in grants.go")
+	conn := connect(t, sandbox.NewDatabase(t))
+	require.Empty(t, queryStrings(t, conn, ungranted, roleNames), "each of these needs a line in grants.go")
 	_, err := conn.Exec(t.Context(), `CREATE TABLE fresh (id int); CREATE FUNCTION fresh() RETURNS int LANGUAGE sql AS 'SELECT 1'; REVOKE EXECUTE ON FUNCTION fresh() FROM PUBLIC`)
 	require.NoError(t, err)
-	require.Equal(t, []string{"fresh", "fresh"}, queryStrings(t, conn, ungranted, roles), "the test must detect missing grants")
+	require.Equal(t, []string{"fresh", "fresh"}, queryStrings(t, conn, ungranted, roleNames), "the test must detect missing grants")
 	require.Empty(t, migrations.UnknownGrants(t.Context(), conn), "remove these from grants.go")
 }
 
@@ -61,7 +59,7 @@ func TestRolesAreDenied(t *testing.T) {
 	t.Parallel()
 	database := sandbox.NewDatabase(t)
 	owner, r := connect(t, database), sandbox.Roles
-	month := queryStrings(t, owner, `SELECT min(c.relname::text) FROM pg_class c WHERE c.relispartition AND c.relname LIKE 'receive_logs_2%' AND c.relkind = 'r'`)[0]
+	partition := queryStrings(t, owner, `SELECT min(c.relname::text) FROM pg_class c WHERE c.relispartition AND c.relname LIKE 'receive_logs_2%' AND c.relkind = 'r'`)[0]
 	_, err := owner.Exec(t.Context(), `
 		CREATE SCHEMA other; CREATE TABLE other.table (id int);
 		INSERT INTO callers (name, token_hash, roles, queues) VALUES ('shop', sha256('x'), '{submitter}', '{}');
@@ -74,21 +72,21 @@ func TestRolesAreDenied(t *testing.T) {
 		`SELECT * FROM other.table`, `ALTER TABLE callers DISABLE TRIGGER ALL`, `DROP TABLE tasks`, `TRUNCATE tasks`, `COPY tasks TO PROGRAM 'cat'`,
 		`DELETE FROM callers`, `UPDATE operator_actions SET caller_name = 'x'`, `TRUNCATE operator_actions`,
 		`UPDATE receive_logs SET phone_number = NULL`, `DELETE FROM receive_logs`, `DELETE FROM send_logs`, `UPDATE send_logs SET app_id = 'x'`,
-		`DELETE FROM report_logs`, `UPDATE report_logs SET verdict = 'x'`, `SELECT * FROM ` + month, `DELETE FROM ` + month, `DROP TABLE ` + month,
+		`DELETE FROM report_logs`, `UPDATE report_logs SET verdict = 'x'`, `SELECT * FROM ` + partition, `DELETE FROM ` + partition, `DROP TABLE ` + partition,
 		`SELECT token_hash FROM callers`, `SELECT * FROM callers`, `SELECT callers FROM callers`,
 		`DELETE FROM schema_migrations`, `INSERT INTO schema_migrations (version, name, sha256) VALUES (9999, 'x', 'x')`,
 		`UPDATE tasks SET content = 'x'`, `DELETE FROM archived_operator_actions`,
 		`DELETE FROM archived_tasks`, `DELETE FROM archived_messages`,
 		`DELETE FROM archived_subscribe_message_logs`, `DELETE FROM archived_subscribe_message_sends`,
 	}
-	for _, other := range []string{r.Hot, r.Read, r.Admin, r.Retention} {
+	for _, other := range roleNames {
 		all = append(all, `SET ROLE `+other) // no role may become another one
 	}
 	callers := []string{
 		`UPDATE callers SET roles = '{admin}'`, `UPDATE callers SET token_hash = sha256('y')`, `UPDATE callers SET queues = '{}', revoked_at = NULL`,
 		`INSERT INTO callers (name, token_hash, roles, queues) VALUES ('me', sha256('z'), '{admin}', '{}')`, `SELECT FROM callers FOR UPDATE`,
 	}
-	audit := []string{`DELETE FROM operator_actions`, `SELECT drop_log_partition('` + month + `', '2030-01-01')`, `DELETE FROM tasks`, `INSERT INTO archived_operator_actions SELECT`}
+	audit := []string{`DELETE FROM operator_actions`, `SELECT drop_log_partition('` + partition + `', '2030-01-01')`, `DELETE FROM tasks`, `INSERT INTO archived_operator_actions SELECT`}
 	secrets := []string{`SELECT secret FROM webhook_endpoints`, `SELECT old_secret FROM webhook_endpoints`, `SELECT token FROM provider_tokens`, `SELECT * FROM webhook_endpoints`}
 	templates := []string{`INSERT INTO sms_templates (template_name, template_content) VALUES ('x', 'y')`, `UPDATE sms_templates SET template_content = 'x'`,
 		`DELETE FROM blocked_words`, `UPDATE default_sms_data SET content = 'x'`, `DELETE FROM default_sms_data`}
@@ -175,12 +173,11 @@ func TestEarlierGrantsAreRevoked(t *testing.T) {
 	_, err = migrations.Up(t.Context(), owner, o)
 	require.NoError(t, err)
 	fresh := connect(t, sandbox.NewDatabase(t))
-	grants := func(conn *pgx.Conn, hot, read, admin, retention string) string {
-		names := strings.NewReplacer(hot, "HOT", read, "READ", admin, "ADMIN", retention, "RETENTION")
+	grants := func(conn *pgx.Conn, r migrations.Roles) string {
+		names := strings.NewReplacer(r.Hot, "HOT", r.Read, "READ", r.Admin, "ADMIN", r.Retention, "RETENTION")
 		return names.Replace(strings.Join(queryStrings(t, conn, aclsOf), "\n"))
 	}
-	r := sandbox.Roles
-	require.Equal(t, grants(fresh, r.Hot, r.Read, r.Admin, r.Retention), grants(owner, o.Hot, o.Read, o.Admin, o.Retention),
+	require.Equal(t, grants(fresh, roles), grants(owner, o),
 		"an upgraded database and a new one grant the same")
 	_, err = owner.Exec(t.Context(), "CREATE TABLE later (id int)")
 	require.NoError(t, err)

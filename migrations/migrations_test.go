@@ -17,7 +17,10 @@ import (
 
 func TestMain(m *testing.M) { sandbox.Main(m) }
 
-var roles = sandbox.Roles
+var (
+	roles     = sandbox.Roles
+	roleNames = []string{roles.Hot, roles.Read, roles.Admin, roles.Retention}
+)
 
 // ours are the tables, views, indexes and sequences of the schema, without the partitions,
 // whose names depend on the month.
@@ -44,16 +47,11 @@ func queryStrings(t *testing.T, conn *pgx.Conn, query string, args ...any) []str
 	return lines
 }
 
-// file returns a migration that creates the table t<n>.
-func file(n int) (name string, content *fstest.MapFile) {
-	return fmt.Sprintf("%04d_t%d.sql", n, n), &fstest.MapFile{Data: fmt.Appendf(nil, "CREATE TABLE t%d (id int);", n)}
-}
-
+// files returns migrations with these numbers. Migration n creates the table t<n>.
 func files(numbers ...int) fstest.MapFS {
 	fsys := fstest.MapFS{}
 	for _, n := range numbers {
-		name, content := file(n)
-		fsys[name] = content
+		fsys[fmt.Sprintf("%04d_t%d.sql", n, n)] = &fstest.MapFile{Data: fmt.Appendf(nil, "CREATE TABLE t%d (id int);", n)}
 	}
 	return fsys
 }
@@ -202,6 +200,16 @@ func TestDatabasesMigrateConcurrently(t *testing.T) {
 		})
 	}
 	require.NoError(t, all.Wait())
+}
+
+func TestUpInsertsMissingJobs(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, sandbox.NewDatabase(t))
+	_, err := conn.Exec(t.Context(), `UPDATE upkeep SET what = what || '.gone'`)
+	require.NoError(t, err)
+	_, err = migrations.Up(t.Context(), conn, roles)
+	require.NoError(t, err)
+	require.Subset(t, queryStrings(t, conn, `SELECT what FROM upkeep`), []string{"alerts", "events", "maintenance"})
 }
 
 func TestIndexesHaveNamesOfOriginalSMSService(t *testing.T) {

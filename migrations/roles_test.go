@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-func TestHotRoleHasIndexSettings(t *testing.T) {
+func TestHotRoleHasSettings(t *testing.T) {
 	t.Parallel()
 	conn := connectAs(t, sandbox.NewDatabase(t), sandbox.Roles.Hot, sandbox.Roles.HotPassword)
 	for setting, want := range map[string]string{

@@ -14,9 +14,9 @@ import (
 func TestEnsureTriggerCaller(t *testing.T) {
 	t.Parallel()
 	owner := connect(t, sandbox.NewDatabase(t))
-	first, second := strings.Repeat("a", 24), strings.Repeat("b", 24)
+	oldPassword, newPassword := strings.Repeat("a", 24), strings.Repeat("b", 24)
 	for _, step := range []struct{ password, action string }{
-		{first, "caller.create"}, {first, ""}, {second, "caller.rotate"}, {second, ""},
+		{oldPassword, "caller.create"}, {oldPassword, ""}, {newPassword, "caller.rotate"}, {newPassword, ""},
 	} {
 		action, err := migrations.EnsureTriggerCaller(t.Context(), owner, "sendonce-trigger", step.password)
 		require.NoError(t, err)
@@ -25,7 +25,7 @@ func TestEnsureTriggerCaller(t *testing.T) {
 	var roles, queues []string
 	var hash []byte
 	require.NoError(t, owner.QueryRow(t.Context(), "SELECT roles, queues, token_hash FROM callers").Scan(&roles, &queues, &hash))
-	sum := sha256.Sum256([]byte(second))
+	sum := sha256.Sum256([]byte(newPassword))
 	require.Equal(t, []string{"trigger"}, roles)
 	require.Empty(t, queues)
 	require.Equal(t, sum[:], hash)
@@ -37,19 +37,19 @@ func TestEnsureTriggerCaller(t *testing.T) {
 	_, err := migrations.EnsureTriggerCaller(t.Context(), owner, "sendonce-trigger", "guessable")
 	require.ErrorContains(t, err, "at least 24 random characters")
 	for name, change := range map[string]string{"wider": "roles = '{trigger,admin}'", "revoked": "revoked_at = now()"} {
-		_, err := migrations.EnsureTriggerCaller(t.Context(), owner, name, first)
+		_, err := migrations.EnsureTriggerCaller(t.Context(), owner, name, oldPassword)
 		require.NoError(t, err)
 		_, err = owner.Exec(t.Context(), "UPDATE callers SET "+change+" WHERE name = $1", name)
 		require.NoError(t, err)
 	}
-	_, err = migrations.EnsureTriggerCaller(t.Context(), owner, "wider", second)
+	_, err = migrations.EnsureTriggerCaller(t.Context(), owner, "wider", newPassword)
 	require.ErrorContains(t, err, "caller wider of the trigger: there is a caller of this name with other roles")
-	action, err := migrations.EnsureTriggerCaller(t.Context(), owner, "wider", first)
+	action, err := migrations.EnsureTriggerCaller(t.Context(), owner, "wider", oldPassword)
 	require.NoError(t, err, "a caller that has this password already is not changed")
 	require.Empty(t, action)
-	_, err = migrations.EnsureTriggerCaller(t.Context(), owner, "revoked", first)
+	_, err = migrations.EnsureTriggerCaller(t.Context(), owner, "revoked", oldPassword)
 	require.ErrorContains(t, err, "caller revoked of the trigger: it was revoked")
-	action, err = migrations.EnsureTriggerCaller(t.Context(), owner, "revoked", second)
+	action, err = migrations.EnsureTriggerCaller(t.Context(), owner, "revoked", newPassword)
 	require.NoError(t, err)
 	require.Equal(t, "caller.rotate", action)
 	require.Empty(t, queryStrings(t, owner, "SELECT name FROM callers WHERE revoked_at IS NOT NULL"))
