@@ -40,12 +40,11 @@ func TestEnsureUpdatesStreams(t *testing.T) {
 	t.Parallel()
 	broker, b := newBrokerWithStreams(t)
 	wanted := broker.Info(StreamEvents).Config
-	changed := wanted
-	changed.MaxAge, changed.MaxBytes, changed.Discard, changed.Duplicates = time.Hour, 1<<20, jetstream.DiscardOld, time.Minute
-	changed.MaxMsgSize, changed.NoAck = 1000, true
-	changed.Subjects = []string{"evt.>", "more.>"}
-	_, err := broker.JS().UpdateStream(t.Context(), changed)
-	require.NoError(t, err)
+	broker.ChangeStream(StreamEvents, func(c *jetstream.StreamConfig) {
+		c.MaxAge, c.MaxBytes, c.Discard, c.Duplicates = time.Hour, 1<<20, jetstream.DiscardOld, time.Minute
+		c.MaxMsgSize, c.NoAck = 1000, true
+		c.Subjects = []string{"evt.>", "more.>"}
+	})
 
 	require.NoError(t, b.Ensure(t.Context()))
 	wanted.Subjects = []string{"evt.>", "more.>"} // subjects added by an operator stay

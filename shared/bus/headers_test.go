@@ -40,12 +40,8 @@ func TestHeadersAreSentToReplySubjectsOnly(t *testing.T) {
 	require.ErrorContains(t, err, "no trigger")
 	serveHeaders(t, g.bus(UserTrigger), deliver)
 
-	want, lastWake := g.messageCounts(), func() uint64 {
-		s, err := g.JS().Stream(t.Context(), StreamWake)
-		require.NoError(t, err)
-		return s.CachedInfo().State.LastSeq
-	}
-	before := lastWake()
+	lastWake := func() uint64 { return g.Stream(StreamWake).CachedInfo().State.LastSeq }
+	want, before := g.messageCounts(), lastWake()
 	a := g.attacker("deliver")
 	for _, stream := range []string{StreamMessages, StreamUsers} {
 		for _, reply := range []string{

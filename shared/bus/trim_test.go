@@ -283,14 +283,11 @@ func TestTrimMessagesBeginsAtSequenceNumber(t *testing.T) {
 // setFull limits a stream to its present size (full), or to three times this size (not full).
 func setFull(t *testing.T, broker *bustest.Broker, stream string, full bool) {
 	t.Helper()
-	info := broker.Info(stream)
-	limited := info.Config
-	limited.MaxBytes = int64(info.State.Bytes)
+	size := int64(broker.Info(stream).State.Bytes)
 	if !full {
-		limited.MaxBytes *= 3
+		size *= 3
 	}
-	_, err := broker.JS().UpdateStream(t.Context(), limited)
-	require.NoError(t, err)
+	broker.ChangeStream(stream, func(c *jetstream.StreamConfig) { c.MaxBytes = size })
 }
 
 func noNote(context.Context, TrimmedUsers) error { return nil }
@@ -298,14 +295,8 @@ func noNote(context.Context, TrimmedUsers) error { return nil }
 func TestTrimUsersKeepsNewestHalf(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
-	b, js := newBusInAnHour(t, broker.URL()), broker.JS()
-	stream := broker.Stream(StreamUsers)
-	limit := func(n int64) {
-		limits := stream.CachedInfo().Config
-		limits.MaxMsgs = n
-		_, err := js.UpdateStream(t.Context(), limits)
-		require.NoError(t, err)
-	}
+	b := newBusInAnHour(t, broker.URL())
+	limit := func(n int64) { broker.ChangeStream(StreamUsers, func(c *jetstream.StreamConfig) { c.MaxMsgs = n }) }
 	trim := func() int {
 		t.Helper()
 		removed, err := b.TrimUsers(t.Context(), true, noNote)

@@ -150,11 +150,7 @@ func TestFollowReturnsGapInMiddle(t *testing.T) {
 	t.Parallel()
 	broker := bustest.NewBroker(t)
 	b := newBusInAnHour(t, broker.URL())
-	stream := broker.Stream(StreamUsers)
-	limits := stream.CachedInfo().Config
-	limits.MaxMsgs = 100
-	_, err := broker.JS().UpdateStream(t.Context(), limits)
-	require.NoError(t, err)
+	broker.ChangeStream(StreamUsers, func(c *jetstream.StreamConfig) { c.MaxMsgs = 100 })
 	number := 0
 	send := func(from, user string, n int) {
 		t.Helper()
@@ -205,7 +201,7 @@ func TestFollowReturnsGapInMiddle(t *testing.T) {
 	read, gaps := readAll(complete)
 	require.Len(t, read, 92)
 	require.Empty(t, gaps, "nothing is removed yet")
-	_, err = slow.Next(bustest.Within(t, bustest.Soon))
+	_, err := slow.Next(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
 	_, err = fromZero.Next(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
@@ -240,7 +236,7 @@ func TestFollowReturnsGapInMiddle(t *testing.T) {
 
 	// All messages to a user are removed.
 	removedTo["wen"] = 96
-	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject(UserSubject("wen"))))
+	require.NoError(t, broker.Stream(StreamUsers).Purge(t.Context(), jetstream.WithPurgeSubject(UserSubject("wen"))))
 	emptied := follow("wen", seq(93))
 	_, gaps = readAll(emptied)
 	require.Equal(t, []GapError{{After: 93, Next: 97}}, gaps)

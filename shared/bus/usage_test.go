@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/bus/bustest"
@@ -27,12 +28,7 @@ func TestStreamUsageIsShareOfSizeLimit(t *testing.T) {
 		require.InDelta(t, float64(size)/(128*mib), used[StreamUsers], 1e-5)
 		require.InDelta(t, float64(size)/(32*mib), used[StreamDeadLetters], 1e-5)
 	}
-	stream, err := g.JS().Stream(t.Context(), StreamDeadLetters)
-	require.NoError(t, err)
-	limited := stream.CachedInfo().Config
-	limited.MaxMsgs = 2
-	_, err = g.JS().UpdateStream(t.Context(), limited)
-	require.NoError(t, err)
+	g.ChangeStream(StreamDeadLetters, func(c *jetstream.StreamConfig) { c.MaxMsgs = 2 })
 	used, err := g.bus("deliver").StreamUsage(bustest.Within(t, bustest.Soon))
 	require.NoError(t, err)
 	require.InDelta(t, 0.5, used[StreamDeadLetters], 0, "an operator may also limit the number of messages")

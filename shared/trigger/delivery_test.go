@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/bus"
@@ -182,10 +183,7 @@ func TestEventIsKeptUntilDeadLettered(t *testing.T) {
 func (r *runningTrigger) fillDeadLetters(t *testing.T, broker *bustest.Broker) {
 	t.Helper()
 	bustest.Eventually(t, func() bool { return r.Ready() == nil && len(r.Streams()) == 6 }, "all streams exist")
-	config := broker.Info(bus.StreamDeadLetters).Config
-	config.MaxBytes = 10
-	_, err := broker.JS().UpdateStream(t.Context(), config)
-	require.NoError(t, err)
+	broker.ChangeStream(bus.StreamDeadLetters, func(c *jetstream.StreamConfig) { c.MaxBytes = 10 })
 }
 
 func TestRedirectIsLoggedAndRetried(t *testing.T) {

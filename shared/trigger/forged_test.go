@@ -168,9 +168,7 @@ func TestMisplacedEventBecomesDeadLetter(t *testing.T) {
 		require.NotEqual(t, "forged", c.id)
 		require.NotContains(t, c.body, "forged")
 	}
-	dead, err := g.JS().Stream(t.Context(), bus.StreamDeadLetters)
-	require.NoError(t, err)
-	m, err := dead.GetLastMsgForSubject(t.Context(), "dlq.EVENTS.record")
+	m, err := g.Stream(bus.StreamDeadLetters).GetLastMsgForSubject(t.Context(), "dlq.EVENTS.record")
 	require.NoError(t, err)
 	require.Contains(t, m.Header.Get("dlq-reason"), "does not belong to its subject")
 }

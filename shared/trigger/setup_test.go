@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/bus"
@@ -68,19 +69,15 @@ func TestNotReadyWhileWakeUpsAreNotStored(t *testing.T) {
 	run(t, trigger)
 	bustest.Eventually(t, func() bool { return trigger.Ready() == nil }, "all routes run")
 
-	info := broker.Info(bus.StreamWake)
-	info.Config.MaxMsgSize = 1 // the stream refuses each check, as after a full disk
-	_, err := broker.JS().UpdateStream(t.Context(), info.Config)
-	require.NoError(t, err)
+	// The stream refuses each check, as after a full disk.
+	broker.ChangeStream(bus.StreamWake, func(c *jetstream.StreamConfig) { c.MaxMsgSize = 1 })
 	bustest.Eventually(t, func() bool { return trigger.Ready() != nil }, "the trigger is not ready")
 	require.ErrorContains(t, trigger.Ready(), "the stream WAKE stores no wake-ups")
 	require.ErrorContains(t, trigger.Ready(), "if the disk of nats-server was full, free it and restart nats-server")
 	publishAll(t, b, eventMessage("1"))
 	bustest.Eventually(t, func() bool { return f.countOf("1") == 1 }, "routes of other streams go on")
 
-	info.Config.MaxMsgSize = -1
-	_, err = broker.JS().UpdateStream(t.Context(), info.Config)
-	require.NoError(t, err)
+	broker.ChangeStream(bus.StreamWake, func(c *jetstream.StreamConfig) { c.MaxMsgSize = -1 })
 	bustest.Eventually(t, func() bool { return trigger.Ready() == nil }, "ready again")
 	require.Equal(t, 1, strings.Count(log.String(), "stores no wake-ups"), "it is logged once")
 }

@@ -99,6 +99,15 @@ func (b *Broker) Stream(name string) jetstream.Stream {
 	return s
 }
 
+// ChangeStream changes the configuration of a stream.
+func (b *Broker) ChangeStream(name string, change func(*jetstream.StreamConfig)) {
+	b.t.Helper()
+	config := b.Stream(name).CachedInfo().Config
+	change(&config)
+	_, err := b.JS().UpdateStream(b.t.Context(), config)
+	require.NoError(b.t, err)
+}
+
 // Info returns the state of a stream, with the number of messages of each subject.
 func (b *Broker) Info(stream string) *jetstream.StreamInfo {
 	b.t.Helper()
