@@ -14,20 +14,19 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// makeOld makes a finished task 100 days old, and returns its new id. The id must change, because it begins with the
-// time of submission.
+// makeOld makes a finished task 100 days old, and returns its new id: an id begins with the time of submission.
 func makeOld(s *cluster.Client, id string) string {
-	old := task.NewID()
+	oldID := task.NewID()
 	floor := task.IDFloor(time.Now().AddDate(0, 0, -100))
-	copy(old[:8], floor[:8])
+	copy(oldID[:8], floor[:8])
 	for _, sql := range []string{
 		`update tasks set id = $2, created_at = created_at - interval '100 days' where id = $1`,
 		`update task_done set id = $2, reported_at = reported_at - interval '99 days' where id = $1`,
 		`update submission_keys set id = $2 where id = $1`,
 	} {
-		s.Exec(sql, id, old)
+		s.Exec(sql, id, oldID)
 	}
-	return old.String()
+	return oldID.String()
 }
 
 // archive runs the command archive, and returns its exit code and its output.
@@ -39,20 +38,20 @@ func archive(t *testing.T, url string, args ...string) (int, string) {
 	return p.ExitCode(), p.Output()
 }
 
-// The tests of shared/store prove what is archived. This test proves that each function still finds archived tasks and
-// messages, and says that they are archived.
+// The tests of shared/store prove which rows are archived. This test proves that the functions find archived tasks and
+// messages, and mark them as archived in their responses.
 func TestArchivedTasksAndMessagesAreFoundAndMarked(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	s, process := cluster.StartServer(t, url)
-	const body = `{"phone_number":"13800138000","content":"hi","idempotency_key":"first"}`
-	submitted := s.Post(cluster.SMSPath+"send", body).RequireOK().Data("task_id").(string)
+	const taskBody = `{"phone_number":"13800138000","content":"hi","idempotency_key":"first"}`
+	submitted := s.Post(cluster.SMSPath+"send", taskBody).RequireOK().Data("task_id").(string)
 	require.Len(t, s.Get(cluster.SMSPath+"tasks/pending?app_id=app").List(), 1)
 	report := fmt.Sprintf(`{"task_id":%q,"app_id":"app","status":2}`, submitted)
 	s.Post(cluster.SMSPath+"report", report).RequireOK()
 	taskID := makeOld(s, submitted)
-	const first = `{"client_msg_id":"first","to":"orders.paid","data":{"order":7}}`
-	sent := s.Post(cluster.MessagesPath, first).RequireOK()
+	const messageBody = `{"client_msg_id":"first","to":"orders.paid","data":{"order":7}}`
+	sent := s.Post(cluster.MessagesPath, messageBody).RequireOK()
 	path := cluster.MessagesPath + "/" + sent.Data("server_msg_id").(string)
 	s.ExhaustSends(message.Sent, sent.Data("server_msg_id"))
 	require.Equal(t, 204, s.Post(path+"/received", `{"consumer":"points"}`).Status)
@@ -80,14 +79,14 @@ func TestArchivedTasksAndMessagesAreFoundAndMarked(t *testing.T) {
 	}
 	require.Contains(t, process.Output(), `"archived":{`)
 
-	for _, found := range []cluster.Reply{s.Get(cluster.SMSPath + "task/" + taskID), s.Get(cluster.SMSPath + "by-key/first"), s.Post(cluster.SMSPath+"send", body)} {
+	for _, found := range []cluster.Reply{s.Get(cluster.SMSPath + "task/" + taskID), s.Get(cluster.SMSPath + "by-key/first"), s.Post(cluster.SMSPath+"send", taskBody)} {
 		found.RequireOK()
 		require.Equal(t, []any{taskID, "succeeded", true}, []any{found.Data("task_id"), found.Data("state"), found.Data("archived")})
 	}
 	s.Get(cluster.AdminPath + "tasks/" + taskID).RequireOK()
 	require.Equal(t, true, s.Post(cluster.SMSPath+"report", strings.Replace(report, submitted, taskID, 1)).RequireOK().Data("already"))
 	require.Equal(t, 404, s.NewCaller("somebody-else", "submitter").Get(cluster.SMSPath+"task/"+taskID).Status, "another caller's task is not found")
-	for _, found := range []cluster.Reply{s.Get(path), s.Get(cluster.MessagesPath + "/by-key/first"), s.Post(cluster.MessagesPath, first)} {
+	for _, found := range []cluster.Reply{s.Get(path), s.Get(cluster.MessagesPath + "/by-key/first"), s.Post(cluster.MessagesPath, messageBody)} {
 		found.RequireOK()
 		require.Equal(t, []any{sent.Data("server_msg_id"), "received", true}, []any{found.Data("server_msg_id"), found.Data("state"), found.Data("archived")})
 	}

@@ -41,7 +41,7 @@ type attacker struct {
 	responses *[600]atomic.Int64 // by status
 }
 
-// attackMain runs an attack and prints the number of its responses by status.
+// attackMain runs an attack, or at once all attacks that it combines, and prints the number of responses by status.
 func attackMain(name string) error {
 	all := attacks()
 	find := func(name string) attack {
@@ -104,20 +104,17 @@ func (o *attacker) request(ctx context.Context, method, path string) *http.Reque
 	return req
 }
 
-// call makes a call and counts its response. A call without a response counts as status 0, and is no error: the server
-// may close the connection when it refuses a body.
-func (o *attacker) call(c call) error {
-	status, err := c.do(o.client, o.url, o.caller)
-	if err != nil {
-		status = 0
-	}
-	o.responses[status].Add(1)
-	return nil
-}
-
-// sends returns an attack that makes the call c(o, worker) in each round.
+// sends returns an attack that makes the call c(o, worker) in each round and counts its response. A call without a
+// response counts as status 0, and is no error: the server may close the connection when it refuses a body.
 func sends(c func(o *attacker, worker int) call) func(o *attacker, worker int) error {
-	return func(o *attacker, worker int) error { return o.call(c(o, worker)) }
+	return func(o *attacker, worker int) error {
+		status, err := c(o, worker).do(o.client, o.url, o.caller)
+		if err != nil {
+			status = 0
+		}
+		o.responses[status].Add(1)
+		return nil
+	}
 }
 
 // halfSent returns an attack that sends all but the last byte of each body.

@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// A call with a cursor that no page has returned must get a page or a 400.
+// A call with any cursor, valid or not, must get a page or a 400.
 func TestInvalidCursorsCauseNoInternalError(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"regexp"
 	"testing"
 
@@ -14,15 +15,16 @@ import (
 var internals = regexp.MustCompile(`(?i:nats|jetstream|err_code|no responders|maximum (bytes|messages)|timeout|deadline|127\.0\.0\.1)` +
 	`|\b10\d{3}\b|\b(MESSAGES|USERS|ACCEPTED|EVENTS|WAKE|DEADLETTERS)\b`)
 
-// testErrorTexts starts a system, calls fail, which makes NATS fail, and submits messages. No text for the submitter
-// may match internals.
-func testErrorTexts(t *testing.T, servers sandbox.NATSCluster, replicas string, fail func(*cluster.Cluster)) {
+// testErrorTexts starts a system with a number of NATS servers, calls fail, which makes NATS fail, and submits messages.
+// No text for the submitter may match internals.
+func testErrorTexts(t *testing.T, size int, fail func(*cluster.Cluster, sandbox.NATSCluster)) {
 	t.Helper()
-	w := twoPhaseAt(t, servers.URL(), "TWO_PHASE_FAIL_OPEN=false", "SENDONCE_NATS_REPLICAS="+replicas)
+	servers := sandbox.NewNATSCluster(t, size)
+	w := twoPhaseAt(t, servers.URL(), "TWO_PHASE_FAIL_OPEN=false", fmt.Sprint("SENDONCE_NATS_REPLICAS=", size))
 	shop := w.Admin.NewCaller("shop", "submitter")
 	accepted := shop.Post(cluster.MessagesPath, `{"client_msg_id":"0","to":"user:bob","data":"x","ack":"accepted"}`)
 	require.Equal(t, 202, accepted.Status, accepted.Text)
-	fail(w)
+	fail(w, servers)
 
 	refused := shop.Post(cluster.MessagesPath, `{"client_msg_id":"1","to":"user:bob","data":"x","ack":"accepted"}`)
 	require.Equal(t, 503, refused.Status, refused.Text)
@@ -46,8 +48,7 @@ func TestErrorsForSubmittersNameNoInternals(t *testing.T) {
 	t.Parallel()
 	t.Run("stream_full", func(t *testing.T) {
 		t.Parallel()
-		servers := sandbox.NewNATSCluster(t, 1)
-		testErrorTexts(t, servers, "1", func(w *cluster.Cluster) {
+		testErrorTexts(t, 1, func(w *cluster.Cluster, _ sandbox.NATSCluster) {
 			js := w.JetStream()
 			for stream, subject := range map[string]string{"USERS": "inbox.x", "MESSAGES": "msg.x", "ACCEPTED": "acc.0.x"} {
 				_, err := js.Publish(t.Context(), subject, []byte("x"))
@@ -63,16 +64,14 @@ func TestErrorsForSubmittersNameNoInternals(t *testing.T) {
 	})
 	t.Run("nats_unavailable", func(t *testing.T) {
 		t.Parallel()
-		servers := sandbox.NewNATSCluster(t, 1)
-		testErrorTexts(t, servers, "1", func(*cluster.Cluster) { servers[0].Kill() })
+		testErrorTexts(t, 1, func(_ *cluster.Cluster, servers sandbox.NATSCluster) { servers[0].Kill() })
 	})
 }
 
 func TestErrorsWithoutStreamLeaderNameNoInternals(t *testing.T) {
 	cluster.OnlyWithClusters(t)
 	t.Parallel()
-	servers := sandbox.NewNATSCluster(t, 3)
-	testErrorTexts(t, servers, "3", func(*cluster.Cluster) {
+	testErrorTexts(t, 3, func(_ *cluster.Cluster, servers sandbox.NATSCluster) {
 		servers[1].Kill()
 		servers[2].Kill()
 	})

@@ -19,8 +19,8 @@ import (
 )
 
 // The limits and enums of openapi.yaml must be those of the code. For each limit of a field, the test makes a call with
-// an allowed value and a call with a value beyond the limit. The second call must get an error for the field that the
-// first call does not get. Other errors do not matter.
+// a value beyond the limit, and calls with allowed values. The call beyond the limit must get an error for the field
+// that the other calls do not get. Other errors do not matter.
 func TestContractLimitsAreThoseOfTheService(t *testing.T) {
 	t.Parallel()
 	s, c := cluster.Serve(t), contract.Read(t)
@@ -92,8 +92,8 @@ type limit struct {
 
 // limits returns the limits in the schema of a field.
 func limits(name string, schema contract.Object) (all []limit) {
-	number := func(name string) (n int, ok bool) {
-		text, ok := schema[name].(json.Number)
+	number := func(keyword string) (n int, ok bool) {
+		text, ok := schema[keyword].(json.Number)
 		n, err := strconv.Atoi(text.String())
 		return n, ok && err == nil
 	}

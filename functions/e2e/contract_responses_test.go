@@ -359,9 +359,9 @@ func (s checkedClient) eventsAndHealth() {
 // refusals makes the calls that every operation refuses in the same way.
 func (s checkedClient) refusals() {
 	s.T.Helper()
-	others := map[any]checkedClient{}
+	byRole := map[any]checkedClient{}
 	for _, role := range []string{"receiver", "submitter", "sender"} {
-		others[role] = s.as(s.NewCaller("only-"+role, role))
+		byRole[role] = s.as(s.NewCaller("only-"+role, role))
 	}
 	stranger := *s.Client
 	stranger.Password = "guess"
@@ -380,9 +380,9 @@ func (s checkedClient) refusals() {
 				assert.Equal(s.T, 401, res.StatusCode, pattern)
 			}
 		})
-		for role, other := range others {
+		for role, caller := range byRole {
 			if !slices.Contains(operation.Node["x-roles"].([]any), role) {
-				other.call(403, method, path, "")
+				caller.call(403, method, path, "")
 			}
 		}
 		s.call(415, method, path, "x", "Content-Type", "text/plain")

@@ -14,16 +14,16 @@ import (
 func (s checkedClient) subscribeMessages() {
 	s.T.Helper()
 	send := cluster.SubscribePath + "send"
-	all := cluster.Booking(1, `"lang":"zh_CN","miniprogram_state":"trial","on_unknown":"fail","max_retries":0,"ttl_seconds":60,
+	allFields := cluster.Booking(1, `"lang":"zh_CN","miniprogram_state":"trial","on_unknown":"fail","max_retries":0,"ttl_seconds":60,
 		"callback_url":"https://example.com/x","send_at":"2023-12-01T18:00:00+08:00"`)
-	first := s.post(200, send, all)
+	first := s.post(200, send, allFields)
 	at := first.Header.Get("Location")
-	require.Equal(s.T, true, s.post(200, send, all).Data("skipped"))
+	require.Equal(s.T, true, s.post(200, send, allFields).Data("skipped"))
 	require.Equal(s.T, true, s.post(200, send, cluster.Booking(1, `"page_path":"other"`)).Data("data_differs"))
 	s.post(400, send, `{"business_id":1.5,"message_data":{"thing1":{"value":""}},"surprise":1}`)
 	word := s.post(200, cluster.AdminPath+"blocked-words", `{"word":"瑜伽"}`)
 	require.Equal(s.T, "content_blocked", s.post(400, send, cluster.Booking(2, "")).Body["error"])
-	require.Equal(s.T, true, s.post(200, send, all).Data("skipped"))
+	require.Equal(s.T, true, s.post(200, send, allFields).Data("skipped"))
 	require.Equal(s.T, "content_blocked", s.post(400, cluster.SubscribePath+"record", cluster.Recording(2, "")).Body["error"])
 	s.call(200, "DELETE", fmt.Sprintf("%sblocked-words/%v", cluster.AdminPath, word.Data("id")), "")
 	s.get(200, "/api/v1/sms/task/"+first.Data("task_id").(string))
@@ -36,9 +36,9 @@ func (s checkedClient) subscribeMessages() {
 	s.post(409, cluster.SubscribePath+"record", cluster.Recording(2, ""))
 	s.Exec("rollback")
 
-	name := "business_type=course_booking&business_id=1&template_type=BOOKING_CONFIRM&receiver_user_id=9007199254740993"
-	s.get(200, cluster.SubscribePath+"sent?"+name)
-	require.Equal(s.T, false, s.get(200, cluster.SubscribePath+"sent?"+strings.Replace(name, "business_id=1", "business_id=9", 1)).Data("sent"))
+	message := "business_type=course_booking&business_id=1&template_type=BOOKING_CONFIRM&receiver_user_id=9007199254740993"
+	s.get(200, cluster.SubscribePath+"sent?"+message)
+	require.Equal(s.T, false, s.get(200, cluster.SubscribePath+"sent?"+strings.Replace(message, "business_id=1", "business_id=9", 1)).Data("sent"))
 	s.get(400, cluster.SubscribePath+"sent?business_id=-1")
 	s.post(409, at+"/resend", "")
 	s.post(409, at+"/status", `{"app_id":"app","claim_id":1,"send_status":1}`)
@@ -50,7 +50,7 @@ func (s checkedClient) subscribeMessages() {
 	s.get(400, at+"?after=1.x")
 	require.Equal(s.T, true, s.post(200, send, cluster.Booking(1, "")).Data("again"))
 	sender.Send(task.Report{Outcome: task.SentOK})
-	s.get(200, cluster.SubscribePath+"sent?"+name)
+	s.get(200, cluster.SubscribePath+"sent?"+message)
 	s.post(400, at+"/resend", `{"force":true}`)
 	s.post(200, at+"/resend", `{"force":true,"reason":"the user lost it"}`)
 	s.get(200, at)
@@ -70,7 +70,7 @@ func (s checkedClient) subscribeMessages() {
 	s.recordedMessages()
 }
 
-// pages reads two pages of each list below. These lists have long rows, so a page may end before it has limit rows.
+// pages reads two pages of each list below.
 func (s checkedClient) pages(at string) {
 	s.T.Helper()
 	id := path.Base(at)

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"path"
 	"strings"
 	"testing"
 
@@ -135,15 +136,16 @@ func TestContractCoversEvents(t *testing.T) {
 	t.Parallel()
 	s, nc := cluster.OwnServer.ServeWithNATS(t)
 	cluster.RegisterEndpoint(s, `{"url":"https://shop.test/events"}`)
-	disabled, _ := cluster.RegisterEndpoint(s, `{"url":"https://gone.test/","events":["task.held"]}`)
+	location, _ := cluster.RegisterEndpoint(s, `{"url":"https://gone.test/","events":["task.held"]}`)
+	disabledID := path.Base(location)
 	for i, report := range []string{`"status":2,"sent_at":"2023-12-01T18:00:00+08:00"`, `"status":3,"error_code":"E","error_message":"拒绝"`} {
 		sent := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","source":"crm","metadata":{"order":[1.0]},"callback_url":"https://shop.test/callback"}`).RequireOK()
 		require.Len(t, s.Get("/api/v1/sms/tasks/pending?app_id=app").List(), 1)
 		done := s.Post("/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"app",%s}`, sent.Data("task_id"), report))
 		require.Equal(t, 200, done.Status, "%d: %s", i, done.Text)
 	}
-	s.Exec(`update webhook_endpoints set enabled = false, disabled_reason = 'failing', disabled_at = now(), failing_since = now() where id = $1`, disabled[len(cluster.EndpointsPath)+1:])
-	s.Exec(`insert into event_outbox (kind, ids) values ('webhook.disabled', array[$1::uuid])`, disabled[len(cluster.EndpointsPath)+1:])
+	s.Exec(`update webhook_endpoints set enabled = false, disabled_reason = 'failing', disabled_at = now(), failing_since = now() where id = $1`, disabledID)
+	s.Exec(`insert into event_outbox (kind, ids) values ('webhook.disabled', array[$1::uuid])`, disabledID)
 	s.Exec(`insert into event_outbox (kind, ids) values ('alert.raised', array[$1::uuid, $2::uuid]), ('alert.cleared', array[$1::uuid])`,
 		insertAlert(s, "wechat", true), insertAlert(s, "default", false))
 	require.Equal(t, 204, s.Tick("relay").Status)

@@ -38,8 +38,8 @@ type work struct {
 	do      func()
 }
 
-// newCounted starts all functions on a Postgres that counts the costs of statements.
-func newCounted(t *testing.T) *cluster.Cluster {
+// newCostCluster starts all functions on a Postgres that counts the costs of statements.
+func newCostCluster(t *testing.T) *cluster.Cluster {
 	t.Helper()
 	c := cluster.New(t)
 	c.EnsureStreams()
@@ -60,7 +60,7 @@ const costPasses = 3
 // finished tasks, and in `make lists` a million (SENDONCE_TASK_ROWS).
 func TestHotCallsCostNoMoreThanBefore(t *testing.T) {
 	t.Parallel()
-	c := newCounted(t)
+	c := newCostCluster(t)
 	all, got := hotWork(c), map[string]cost{}
 	content, err := os.ReadFile(costsFile)
 	require.NoError(t, err)
@@ -147,8 +147,8 @@ func hotWork(c *cluster.Cluster) []work {
 	ctx, t := c.T.Context(), c.T
 	var claimed []api.ClaimedTask
 	claim := func(limit int) {
-		none := 0
-		tasks, err := c.Client.Claim(ctx, api.ClaimRequest{AppID: "app", Limit: &limit, Wait: &none})
+		noWait := 0
+		tasks, err := c.Client.Claim(ctx, api.ClaimRequest{AppID: "app", Limit: &limit, Wait: &noWait})
 		require.NoError(t, err)
 		claimed = append(claimed, tasks...)
 	}
@@ -197,9 +197,9 @@ func hotWork(c *cluster.Cluster) []work {
 		{"claim of nothing", 50, func() { c.Admin.Exec(`vacuum task_live`) }, times(50, func() { claim(1) })},
 		{"message, submitted alone", 50, nil, times(50, func() { c.Save("user:ann") })},
 		{"message, sent by relay", 50, times(50, func() { c.Save("user:ann") }), func() {
-			sent := c.MessagesIn("USERS")
+			before := c.MessagesIn("USERS")
 			require.Equal(t, 204, c.Admin.Tick("relay").Status)
-			require.GreaterOrEqual(t, c.MessagesIn("USERS"), sent+50)
+			require.GreaterOrEqual(t, c.MessagesIn("USERS"), before+50)
 		}},
 	}
 }
