@@ -1,11 +1,9 @@
 package e2e
 
 import (
-	"path/filepath"
+	"fmt"
 	"testing"
-	"time"
 
-	natsd "github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
@@ -38,18 +36,13 @@ func TestStartFailsIfStreamIsLessDurableThanRequired(t *testing.T) {
 
 func TestSyncedStreamIsDurableOnHost(t *testing.T) {
 	t.Parallel()
-	s, err := natsd.NewServer(&natsd.Options{
-		Host: "127.0.0.1", Port: natsd.RANDOM_PORT, HTTPHost: "127.0.0.1", HTTPPort: natsd.RANDOM_PORT,
-		JetStream: true, StoreDir: filepath.Join(t.TempDir(), "nats"), JetStreamMaxStore: 1 << 40, SyncAlways: true,
-		NoSigs: true, NoLog: true, DisableJetStreamBanner: true,
-	})
+	port, err := sandbox.FreePort()
 	require.NoError(t, err)
-	s.Start()
-	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	require.True(t, s.ReadyForConnections(20*time.Second))
-	require.NoError(t, cluster.EnsureStreams(t, s.ClientURL()))
-	w := cluster.NewAt(t, sandbox.NewDatabase(t), s.ClientURL(), "TWO_PHASE_ENABLED=true",
-		"TWO_PHASE_DURABILITY=host", "TWO_PHASE_NATS_MONITOR_URL=http://"+s.MonitorAddr().String())
+	monitor := fmt.Sprint("127.0.0.1:", port)
+	nats := natsserver.New(t, natsserver.Options{Config: "http: " + monitor + "\njetstream { sync_interval: always }"})
+	require.NoError(t, cluster.EnsureStreams(t, nats.URL()))
+	w := cluster.NewAt(t, sandbox.NewDatabase(t), nats.URL(), "TWO_PHASE_ENABLED=true",
+		"TWO_PHASE_DURABILITY=host", "TWO_PHASE_NATS_MONITOR_URL=http://"+monitor)
 	w.StartWithoutTrigger()
 	require.Equal(t, "host", w.Accept("c-1", `1`).Durability)
 }
