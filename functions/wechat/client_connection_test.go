@@ -14,8 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// failingConn is a connection on which write number failFrom (counted from 1) and all later writes fail. A write that fails first
-// writes as many bytes as partial says.
+// failingConn is a connection on which write number failFrom (counted from 1) and all later writes fail after partial bytes.
 type failingConn struct {
 	net.Conn
 	writes, failFrom, partial int
@@ -56,11 +55,11 @@ func TestBrokenConnectionIsUnknownOnlyIfBytesWereWritten(t *testing.T) {
 			require.Equal(t, sent, client.send(t.Context(), token, testMessage()).class)
 			r := client.send(t.Context(), token, testMessage())
 			require.Equal(t, c.want, r.class, r.message)
-			want := 1
+			delivered := 1
 			if c.want == sent {
-				want = 2
+				delivered = 2
 			}
-			require.Len(t, w.Delivered(), want)
+			require.Len(t, w.Delivered(), delivered)
 		})
 	}
 }

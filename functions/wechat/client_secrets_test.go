@@ -31,13 +31,13 @@ func TestErrorsHaveNoTokenAndNoSecret(t *testing.T) {
 	errmsgJSON, err := json.Marshal(errmsg)
 	require.NoError(t, err)
 	for name, response := range map[string]string{
-		"errmsg has both":         fmt.Sprintf("HTTP/1.1 200 OK\r\n\r\n{\"errcode\":47003,\"errmsg\":%s}", errmsgJSON),
-		"errmsg has a part":       fmt.Sprintf("HTTP/1.1 200 OK\r\n\r\n{\"errcode\":47003,\"errmsg\":\"bad token %s...\"}", value[:14]),
-		"no HTTP":                 value + url.QueryEscape(value) + sandbox.WeChatSecret + "\r\n\r\n",
-		"the connection closes":   "",
-		"truncated header":        "HTTP/1.1 200 OK\r\nX: " + value,
-		"truncated body":          "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n" + value,
-		"the token in the status": "HTTP/1.1 500 " + value + "\r\n\r\n",
+		"token and secret in errmsg":    fmt.Sprintf("HTTP/1.1 200 OK\r\n\r\n{\"errcode\":47003,\"errmsg\":%s}", errmsgJSON),
+		"a part of the token in errmsg": fmt.Sprintf("HTTP/1.1 200 OK\r\n\r\n{\"errcode\":47003,\"errmsg\":\"bad token %s...\"}", value[:14]),
+		"no HTTP":                       value + url.QueryEscape(value) + sandbox.WeChatSecret + "\r\n\r\n",
+		"the connection closes":         "",
+		"truncated header":              "HTTP/1.1 200 OK\r\nX: " + value,
+		"truncated body":                "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n" + value,
+		"the token in the status":       "HTTP/1.1 500 " + value + "\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

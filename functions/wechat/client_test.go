@@ -201,10 +201,7 @@ func TestUnwrittenRequestIsNotUnknown(t *testing.T) {
 
 	t.Run("connection refused", func(t *testing.T) {
 		t.Parallel()
-		w, _, token := newClientWithToken(t)
-		client := newClientOf(t, w) // without a connection to reuse
-		require.NoError(t, w.Stop())
-		r := client.send(t.Context(), token, testMessage())
+		r := newTestClient(t, "http://127.0.0.1:1", time.Minute, nil).send(t.Context(), token{Value: "a-token"}, testMessage())
 		require.Equal(t, wantAway, r.verdict)
 		require.Equal(t, codeNotSent, r.code)
 		require.Contains(t, r.message, "connection refused")
@@ -252,10 +249,10 @@ func TestCancelledSendIsUnknown(t *testing.T) {
 
 // memoryTokens stores the shared token in memory. Clients with the same memoryTokens act as several instances of the function.
 type memoryTokens struct {
-	mu               sync.Mutex
-	value            string
-	expires          time.Time
-	reads, refreshes int
+	mu      sync.Mutex
+	value   string
+	expires time.Time
+	reads   int
 }
 
 func (m *memoryTokens) Token(context.Context) (token, error) {
@@ -277,6 +274,6 @@ func (m *memoryTokens) Refresh(ctx context.Context, stale token, fetch func(cont
 	if err != nil {
 		return token{}, err
 	}
-	m.value, m.expires, m.refreshes = t.Value, time.Now().Add(t.Left), m.refreshes+1
+	m.value, m.expires = t.Value, time.Now().Add(t.Left)
 	return t, nil
 }

@@ -66,7 +66,7 @@ func TestTwoCallsSendAtOnceAndTheThirdWaits(t *testing.T) {
 	}
 	c.fake.InjectFault(sandbox.WeChatFault{Delay: time.Hour})
 	for range 3 {
-		c.begin()
+		c.startCall()
 	}
 	c.until("two calls send", func() bool { return len(c.fake.Sends()) == 2 })
 	require.Equal(t, 1, c.Count(`select count(*) from task_live where state = 1`), "the third call has claimed nothing")
@@ -76,11 +76,11 @@ func TestTwoCallsSendAtOnceAndTheThirdWaits(t *testing.T) {
 	require.Len(t, c.fake.Delivered(), 3)
 }
 
-func TestLostClaimDoesNotSend(t *testing.T) {
+func TestTaskOfLostClaimIsNotSent(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_TIMEOUT=10s")
 	o := c.submit(1)
-	c.beginWithoutToken()
+	c.startCallWithoutToken()
 	c.expireLeases()
 	c.claimAsOther()
 	c.fake.ClearFaults()
@@ -92,7 +92,7 @@ func TestReportIsRetriedAfterDatabaseError(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_TIMEOUT=10s")
 	o := c.submit(1)
-	c.beginAndCall(sandbox.WeChatFault{Delay: time.Hour, DeliverFirst: true})
+	c.startSend(sandbox.WeChatFault{Delay: time.Hour, DeliverFirst: true})
 	c.untilDelivered()
 	lock := c.lockTask(o)
 	c.fake.ClearFaults()
@@ -233,7 +233,7 @@ func TestMissingConsentToOtherTemplateIsFailure(t *testing.T) {
 	require.Equal(t, "failed/rejected, retries 0; row 2 43101; calls 2, delivered 1", c.outcome(o))
 }
 
-func TestSuccessReportedDuringTokenFetchCounts(t *testing.T) {
+func TestMessageReportedSentDuringTokenFetchIsNotSent(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{})
 	first := c.submitUnknown()
@@ -242,14 +242,14 @@ func TestSuccessReportedDuringTokenFetchCounts(t *testing.T) {
 	c.Exec(`delete from provider_tokens`)
 	c.start() // without a cached token
 	second := c.submit(1)
-	c.beginWithoutToken()
+	c.startCallWithoutToken()
 
 	outs, errs := c.db.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: first.TaskID, AppID: failed.AppID, CallerID: task.ServiceCaller, ClaimID: failed.ClaimID}}})
 	require.NoError(t, errs[0])
 	require.Equal(t, task.Applied, outs[0].Verdict)
 	c.fake.ClearFaults()
 	c.until("the second send is settled", func() bool { return c.Count(`select count(*) from task_live where state = 2`) == 0 })
-	require.Len(t, c.fake.Sends(), 1)
+	require.Len(t, c.fake.Sends(), 1, "the message is not sent again")
 	row, err := c.db.Subscribe.LogByID(t.Context(), second.ID)
 	require.NoError(t, err)
 	require.Equal(t, task.SubscribeSent, row.Status)

@@ -177,7 +177,7 @@ func TestFailedTokenReplacementReleasesTheTask(t *testing.T) {
 	require.Equal(t, sent, client.sendWithToken(t, testMessage()).class)
 }
 
-// failingTokens stores the shared token, but reading it fails.
+// failingTokens fails when the shared token is read.
 type failingTokens struct{ *memoryTokens }
 
 func (failingTokens) Token(context.Context) (token, error) {
@@ -202,7 +202,7 @@ func TestTokenIsFetchedWithoutForceRefresh(t *testing.T) {
 	})
 	got, err := newTestClient(t, base, time.Minute, new(memoryTokens)).token(t.Context())
 	require.NoError(t, err)
-	require.InDelta(t, maxTokenLife, got.Left, float64(time.Minute))
+	require.InDelta(t, maxTokenLife, got.Left, float64(time.Minute), "expires_in is limited")
 	require.Equal(t, fmt.Sprintf("/cgi-bin/stable_token {\"grant_type\":\"client_credential\",\"appid\":%q,\"secret\":%q}\n",
 		sandbox.WeChatAppID, sandbox.WeChatSecret), <-requests)
 }
