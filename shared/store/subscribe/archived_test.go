@@ -43,7 +43,7 @@ func TestArchivedSubscribeMessage(t *testing.T) {
 		require.Len(t, history, 1)
 		require.Equal(t, sent.TaskID, history[0].TaskID)
 	})
-	t.Run("is refused to another caller with granted business types", func(t *testing.T) {
+	t.Run("is refused to a caller who may not see messages of others", func(t *testing.T) {
 		for _, id := range []uint64{1, 2} {
 			other := storetest.Booking(id, `{}`)
 			other.CallerID, other.HidesOthers = 8, true
@@ -52,7 +52,7 @@ func TestArchivedSubscribeMessage(t *testing.T) {
 			require.Zero(t, out)
 		}
 	})
-	t.Run("is skipped when it was sent", func(t *testing.T) {
+	t.Run("is skipped if it was sent", func(t *testing.T) {
 		want := subscribe.Submitted{ID: sent.ID, TaskID: sent.TaskID, State: task.Succeeded, Status: task.SubscribeSent, Skipped: true, Archived: true}
 		require.Equal(t, want, db.MustSubscribe(t, storetest.Booking(1, `{"thing1": {"value": "Tea"}}`)))
 		want.DataDiffers = true
@@ -65,11 +65,11 @@ func TestArchivedSubscribeMessage(t *testing.T) {
 		require.True(t, db.MustSubscribe(t, record).Skipped)
 		require.Equal(t, 1, db.Count(t, `select count(*) from tasks`), "nothing is sent")
 	})
-	t.Run("is sent again when it failed", func(t *testing.T) {
+	t.Run("is sent again if it failed", func(t *testing.T) {
 		other := storetest.Booking(2, `{"thing1":{"value":"Coffee"}}`)
 		other.CallerID = 8
 		_, err := db.Subscribe.Submit(t.Context(), other)
-		require.Equal(t, task.CodeForbidden, task.CodeOf(err), "only its own caller may send it again")
+		require.Equal(t, task.CodeForbidden, task.CodeOf(err), "only the caller who submitted it may send it again")
 		again := db.MustSubscribe(t, storetest.Booking(2, `{"thing1":{"value":"Coffee"}}`))
 		require.Equal(t, failed.ID, again.ID, "in the same row")
 		require.True(t, again.Again)

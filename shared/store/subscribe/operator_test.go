@@ -51,13 +51,13 @@ func TestFailedSendOfSentMessageIsNotRetried(t *testing.T) {
 }
 
 // A resend that waits for the row must see that the message was sent meanwhile.
-func TestResendSkipsMessageSentMeanwhile(t *testing.T) {
+func TestResendOfMessageSentMeanwhileIsRefused(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	first := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
+	message := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
 	db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed})
 	resend := func() error {
-		_, err := db.Subscribe.Resend(t.Context(), first.ID, resending(), false, store.Operator{Name: "ann"})
+		_, err := db.Subscribe.Resend(t.Context(), message.ID, resending(), false, store.Operator{Name: "ann"})
 		return err
 	}
 	resendDuringSuccess := func() error {

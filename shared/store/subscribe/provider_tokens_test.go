@@ -74,7 +74,7 @@ func TestTokenIsFetchedOnceForAllInstances(t *testing.T) {
 	}
 }
 
-func TestOnlyStaleTokenIsReplaced(t *testing.T) {
+func TestOnlyStaleOrExpiredTokenIsReplaced(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	returning := func(value string, left time.Duration) func(context.Context) (subscribe.ProviderToken, error) {
@@ -85,7 +85,7 @@ func TestOnlyStaleTokenIsReplaced(t *testing.T) {
 	refresh := func(stale string, fetch func(context.Context) (subscribe.ProviderToken, error)) (subscribe.ProviderToken, error) {
 		return db.Subscribe.RefreshProviderToken(t.Context(), "wechat", "app", subscribe.ProviderToken{Value: stale}, fetch)
 	}
-	mustNotFetch := func(context.Context) (subscribe.ProviderToken, error) { panic("the token was replaced before") }
+	mustNotFetch := func(context.Context) (subscribe.ProviderToken, error) { panic("the token is already newer") }
 	_, err := refresh("", returning("one", time.Hour))
 	require.NoError(t, err)
 	got, err := refresh("older", mustNotFetch)
@@ -100,7 +100,7 @@ func TestOnlyStaleTokenIsReplaced(t *testing.T) {
 	require.Less(t, db.MustToken(t).Left, time.Duration(0))
 	got, err = refresh("older", returning("two", time.Hour))
 	require.NoError(t, err)
-	require.Equal(t, "two", got.Value, "an expired token is replaced even if the stale token is an older one")
+	require.Equal(t, "two", got.Value, "an expired token is replaced even if the caller's stale token is older")
 	for _, bad := range []func(context.Context) (subscribe.ProviderToken, error){returning("", time.Hour), returning("three", 0)} {
 		_, err = refresh("two", bad)
 		require.ErrorContains(t, err, "empty or expired")
@@ -120,7 +120,7 @@ func TestFailedFetchStoresNoToken(t *testing.T) {
 	got, err := db.Subscribe.RefreshProviderToken(t.Context(), "wechat", "app", subscribe.ProviderToken{}, func(ctx context.Context) (subscribe.ProviderToken, error) {
 		deadline, ok := ctx.Deadline()
 		require.True(t, ok)
-		require.LessOrEqual(t, time.Until(deadline), subscribe.FetchLimit)
+		require.LessOrEqual(t, time.Until(deadline), subscribe.FetchLimit, "the time of a fetch is limited")
 		return subscribe.ProviderToken{Value: "fetched", Left: time.Hour}, nil
 	})
 	require.NoError(t, err)

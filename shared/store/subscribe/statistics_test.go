@@ -69,7 +69,7 @@ func TestSubscribeQueriesReadFewBlocks(t *testing.T) {
 	tableBlocks := db.Count(t, `select pg_relation_size('subscribe_message_logs') / 8192`)
 	allCallers, oneCaller := (*int64)(nil), new(int64(999))
 	now, countedTo := time.Now().UTC(), yesterday.AddDate(0, 0, 1)
-	rates := func(since time.Time, callerID *int64) []any {
+	rateArgs := func(since time.Time, callerID *int64) []any {
 		return subscribe.RateArgs(since, countedTo, callerID)
 	}
 	oneDay := tableBlocks/90 + 40 // table blocks of one day, and index blocks
@@ -78,20 +78,18 @@ func TestSubscribeQueriesReadFewBlocks(t *testing.T) {
 		args      []any
 		maxBlocks int
 	}{
-		"statistics of a minute":                    {subscribe.TemplateRatesSQL, rates(now.Add(-time.Minute), allCallers), 60},
-		"statistics of a minute, of one caller":     {subscribe.TemplateRatesSQL, rates(now.Add(-time.Minute), oneCaller), 60},
-		"statistics of a week":                      {subscribe.TemplateRatesSQL, rates(now.AddDate(0, 0, -7), allCallers), 2*oneDay + 400},
-		"success rate of each template":             {subscribe.TemplateRatesSQL, rates(time.Time{}, allCallers), oneDay + 400},
-		"success rate of each template, one caller": {subscribe.TemplateRatesSQL, rates(time.Time{}, oneCaller), oneDay + 400},
+		"statistics of a minute":                    {subscribe.TemplateRatesSQL, rateArgs(now.Add(-time.Minute), allCallers), 60},
+		"statistics of a minute, of one caller":     {subscribe.TemplateRatesSQL, rateArgs(now.Add(-time.Minute), oneCaller), 60},
+		"statistics of a week":                      {subscribe.TemplateRatesSQL, rateArgs(now.AddDate(0, 0, -7), allCallers), 2*oneDay + 400},
+		"success rate of each template":             {subscribe.TemplateRatesSQL, rateArgs(time.Time{}, allCallers), oneDay + 400},
+		"success rate of each template, one caller": {subscribe.TemplateRatesSQL, rateArgs(time.Time{}, oneCaller), oneDay + 400},
 		"newest failures":                           {subscribe.FailedLogsSQL, []any{store.TimeOrInfinity(time.Time{}), 0, 10}, 40},
 		"newest failures of one caller":             {subscribe.FailedLogsOfCallerSQL, []any{store.TimeOrInfinity(time.Time{}), 0, 10, *oneCaller}, 40},
 		"a late page of failures":                   {subscribe.FailedLogsSQL, []any{now.AddDate(0, 0, -45), 1, 10}, 40},
 		"messages of one business event":            {subscribe.BusinessLogsSQL, []any{"course_booking", "7", 0, allCallers, 51}, 40},
 		"original system: success rates":            {originalRatesSQL, nil, math.MaxInt},
-		"original system: messages of a booking": {`SELECT id, template_type, receiver_user_id, send_status, send_time, error_message
-			FROM subscribe_message_logs WHERE business_type = 'course_booking' AND business_id = 123`, nil, 40},
-		"original system: newest failures": {`SELECT id, template_type, business_id, receiver_user_id, error_code, error_message, send_time
-			FROM subscribe_message_logs WHERE send_status = 2 ORDER BY send_time DESC LIMIT 10`, nil, 40},
+		"original system: messages of a booking":    {originalMessagesSQL, nil, 40},
+		"original system: newest failures":          {originalFailuresSQL, nil, 40},
 	} {
 		cost := explainAnalyze(t, db.Read, c.sql, c.args...)
 		t.Logf("%-42s %6d blocks of %d, %7.2f ms", name, cost.blocks, tableBlocks, cost.ms)
@@ -103,12 +101,6 @@ func TestSubscribeQueriesReadFewBlocks(t *testing.T) {
 	}
 	require.Equal(t, rows, total, "the totals include every message")
 }
-
-// originalRatesSQL is the query of the original system, which reads every row. templateRatesSQL returns the same numbers.
-const originalRatesSQL = `SELECT template_type, COUNT(*) as total, SUM(CASE WHEN send_status = 1 THEN 1 ELSE 0 END) as success,
-	SUM(CASE WHEN send_status = 2 THEN 1 ELSE 0 END) as failed,
-	ROUND(SUM(CASE WHEN send_status = 1 THEN 1 ELSE 0 END) * 100.0 / COUNT(*), 2) as success_rate
-FROM subscribe_message_logs GROUP BY template_type`
 
 type queryCost struct {
 	plan   string  // as JSON
@@ -161,7 +153,7 @@ func TestTemplateRatesMatchRows(t *testing.T) {
 	requireRatesMatchRows(t, db)
 
 	closeDayOf(t, db, time.Now().AddDate(0, 0, -4))
-	require.Positive(t, db.Count(t, `select count(*) from subscribe_totals where day < current_date - 4`), "the first closed day includes all earlier ones")
+	require.Positive(t, db.Count(t, `select count(*) from subscribe_totals where day < current_date - 4`), "closing the first day also counts all earlier days")
 	requireRatesMatchRows(t, db)
 	require.NoError(t, db.Maintenance.CloseDays(t.Context()))
 	requireRatesMatchRows(t, db)
@@ -220,7 +212,7 @@ func mergeTotalsIn(t *testing.T, tx pgx.Tx) {
 	require.False(t, more)
 }
 
-func TestResendMovesMessageOutOfClosedDay(t *testing.T) {
+func TestSendingAgainMovesMessageOutOfClosedDay(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.MustSubscribe(t, storetest.Booking(1, `{}`))
@@ -319,7 +311,7 @@ func TestClosingDayAndMergingReadOnlyWhatIsNew(t *testing.T) {
 		return tx.QueryRow(t.Context(), `select sum(seq_tup_read + idx_tup_fetch)::int from pg_stat_xact_user_tables where relname like 'subscribe_total%'`).Scan(&read)
 	}))
 	require.Less(t, read, 1000, "rows of totals that were read")
-	require.Equal(t, 31, db.Count(t, `select count(*) from subscribe_totals where caller_id = 7 and template_type = 'TYPE_1'`), "no duplicates")
+	require.Equal(t, 31, db.Count(t, `select count(*) from subscribe_totals where caller_id = 7 and template_type = 'TYPE_1'`), "the changes are added to the rows of their days")
 }
 
 // insertOthersSQL inserts 30,000 messages of callers 1 to 10, all of today.

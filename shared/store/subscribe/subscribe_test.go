@@ -128,7 +128,7 @@ func TestNewSubmissionReplacesWaitingRetry(t *testing.T) {
 	require.JSONEq(t, `{"a":2}`, string(beginSend(t, db, second.TaskID).Data))
 }
 
-func TestLateSuccessOfEarlierSendCounts(t *testing.T) {
+func TestLateSuccessOfEarlierSendMakesMessageSent(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	s := storetest.Booking(1, `{"a":1}`)
@@ -151,7 +151,7 @@ func TestLateSuccessOfEarlierSendCounts(t *testing.T) {
 }
 
 // An UPDATE changes the row of a message only once, even if several outcomes join it.
-func TestLateSuccessCountsBesideOutcomeOfTheNewestSend(t *testing.T) {
+func TestLateSuccessIsAppliedTogetherWithNewestOutcome(t *testing.T) {
 	t.Parallel()
 	for _, successFirst := range []bool{true, false} {
 		t.Run(fmt.Sprint("success first ", successFirst), func(t *testing.T) {
@@ -211,8 +211,8 @@ func TestRecordedMessageIsClaimedByItsCaller(t *testing.T) {
 	require.Equal(t, task.SubscribeSent, mustLog(t, db, first.ID).Status)
 }
 
-// Otherwise a sender could give millions of messages the same time. Then no statement could count this minute in its time, and no day
-// after it would be closed and archived.
+// A sender that could choose any send time could give millions of messages the same one. No statement could then count this minute
+// before its timeout, and no later day would be closed and archived.
 func TestSendTimeIsBetweenSubmissionAndReport(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -265,7 +265,8 @@ func TestSubmissionOfAnotherCallersMessageNeedsOneConnection(t *testing.T) {
 	require.True(t, out.Skipped)
 }
 
-// Claims skip locked tasks: with a lock, a caller that submits the message of another one again and again could delay it.
+// Claims skip locked tasks: if a submission locked the task, a caller could delay another caller's message by submitting it again and
+// again.
 func TestSubmissionOfAnotherCallersMessageLocksNothing(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -280,7 +281,7 @@ func TestSubmissionOfAnotherCallersMessageLocksNothing(t *testing.T) {
 	require.Equal(t, subscribe.ErrOthersMessage(), err)
 }
 
-func TestRefusedSubmissionOfKnownMessageIsSkipped(t *testing.T) {
+func TestRefusedSubmissionOfMessageBeingSentIsSkipped(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	refuse := func(id uint64) (subscribe.Submitted, error) {
@@ -301,7 +302,7 @@ func TestRefusedSubmissionOfKnownMessageIsSkipped(t *testing.T) {
 	require.Equal(t, 1, db.Count(t, `select count(*) from tasks`))
 }
 
-func TestOtherCallersCannotResendFailedMessage(t *testing.T) {
+func TestOtherCallersCannotSendFailedMessageAgain(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	first := db.MustSubscribe(t, storetest.Booking(1, `{}`))
@@ -326,15 +327,9 @@ func TestFinishedSendIsNotShownAsSending(t *testing.T) {
 	require.Equal(t, task.SubscribeFailed, mustLog(t, db, out.ID).Status)
 }
 
-// The three queries of the original system about its log of subscribe messages run unchanged.
-func TestOriginalSubscribeQueries(t *testing.T) {
-	t.Parallel()
-	db := storetest.Open(t)
-	db.MustSubscribe(t, storetest.Booking(123, `{}`))
-	db.ClaimAndReport(t, task.Report{Outcome: task.SentOK})
-	db.MustSubscribe(t, storetest.Booking(124, `{}`))
-	db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed, ErrorCode: "40003", Message: "invalid openid"})
-	require.Equal(t, 1, db.Count(t, `select count(*) from (SELECT
+// The queries of the original system about its log of subscribe messages.
+const (
+	originalMessagesSQL = `SELECT
   id,
   template_type,
   receiver_user_id,
@@ -343,16 +338,19 @@ func TestOriginalSubscribeQueries(t *testing.T) {
   error_message
 FROM subscribe_message_logs
 WHERE business_type = 'course_booking'
-  AND business_id = 123) q where send_status = 1 and error_message is null`))
-	require.Equal(t, 1, db.Count(t, `select count(*) from (SELECT
+  AND business_id = 123`
+
+	// It reads every row. TemplateRates returns the same numbers.
+	originalRatesSQL = `SELECT
   template_type,
   COUNT(*) as total,
   SUM(CASE WHEN send_status = 1 THEN 1 ELSE 0 END) as success,
   SUM(CASE WHEN send_status = 2 THEN 1 ELSE 0 END) as failed,
   ROUND(SUM(CASE WHEN send_status = 1 THEN 1 ELSE 0 END) * 100.0 / COUNT(*), 2) as success_rate
 FROM subscribe_message_logs
-GROUP BY template_type) q where total = 2 and success = 1 and failed = 1 and success_rate = 50.00`))
-	require.Equal(t, 1, db.Count(t, `select count(*) from (SELECT
+GROUP BY template_type`
+
+	originalFailuresSQL = `SELECT
   id,
   template_type,
   business_id,
@@ -363,7 +361,23 @@ GROUP BY template_type) q where total = 2 and success = 1 and failed = 1 and suc
 FROM subscribe_message_logs
 WHERE send_status = 2
 ORDER BY send_time DESC
-LIMIT 10) q where business_id = 124 and error_code = '40003' and error_message = 'invalid openid'`))
+LIMIT 10`
+)
+
+func TestOriginalSubscribeQueriesRunUnchanged(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	db.MustSubscribe(t, storetest.Booking(123, `{}`))
+	db.ClaimAndReport(t, task.Report{Outcome: task.SentOK})
+	db.MustSubscribe(t, storetest.Booking(124, `{}`))
+	db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed, ErrorCode: "40003", Message: "invalid openid"})
+	for sql, row := range map[string]string{
+		originalMessagesSQL: `send_status = 1 and error_message is null`,
+		originalRatesSQL:    `total = 2 and success = 1 and failed = 1 and success_rate = 50.00`,
+		originalFailuresSQL: `business_id = 124 and error_code = '40003' and error_message = 'invalid openid'`,
+	} {
+		require.Equal(t, 1, db.Count(t, `select count(*) from (`+sql+`) q where `+row), sql)
+	}
 	require.Equal(t, []subscribe.TemplateRate{{TemplateType: "BOOKING_CONFIRM", Total: 2, Success: 1, Failed: 1}}, db.MustRates(t, time.Time{}, nil))
 	failed, _, err := db.Subscribe.FailedLogs(t.Context(), nil, subscribe.LogCursor{}, 10)
 	require.NoError(t, err)
