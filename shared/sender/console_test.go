@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestMask(t *testing.T) {
+func TestMaskShowsOnlyFirstAndLastDigits(t *testing.T) {
 	t.Parallel()
 	for phone, want := range map[string]string{
 		"13800138000": "138****8000", "+8613800138000": "+86****8000", "12345678": "123****5678",

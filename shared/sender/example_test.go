@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sender"
 )
 
-// A sender app needs a client, a name, a gateway and a journal.
+// A sender app needs a client, an app id, a gateway and a journal.
 func Example() {
 	service, journal, end := startService("0198c0de-0000-7000-8000-000000000001")
 	defer end()

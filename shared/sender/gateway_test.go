@@ -43,15 +43,15 @@ func TestConsoleConforms(t *testing.T) {
 	gatewaytest.Run(t, func(*testing.T) gatewaytest.Fixture {
 		// A line does not have the task's id, so each task has its own output.
 		var outputs sync.Map
-		of := func(m sender.Message) *sandbox.LogBuffer {
+		outputOf := func(m sender.Message) *sandbox.LogBuffer {
 			b, _ := outputs.LoadOrStore(m.TaskID, &sandbox.LogBuffer{})
 			return b.(*sandbox.LogBuffer)
 		}
 		return gatewaytest.Fixture{
 			Gateway: sender.GatewayFunc(func(ctx context.Context, m sender.Message) sender.Result {
-				return sender.NewConsole(of(m)).Send(ctx, m)
+				return sender.NewConsole(outputOf(m)).Send(ctx, m)
 			}),
-			Sent: func(m sender.Message) int { return strings.Count(of(m).String(), "\n") },
+			Sent: func(m sender.Message) int { return strings.Count(outputOf(m).String(), "\n") },
 		}
 	})
 }
@@ -114,7 +114,7 @@ func flakyFixture(t *testing.T, cfg sender.FlakyConfig) gatewaytest.Fixture {
 	}}
 }
 
-// badGateways violate at least the named rule each.
+// Each bad gateway violates rule, and perhaps other rules.
 var badGateways = map[string]struct {
 	rule string
 	send func(ctx context.Context, m sender.Message, provider *ledger) sender.Result

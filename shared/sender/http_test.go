@@ -19,7 +19,7 @@ import (
 
 const jsonBody = `{"to":"{{.PhoneNumber}}","text":"{{.Content}}"}`
 
-func httpGateway(t *testing.T, cfg sender.HTTPConfig) sender.Gateway {
+func newHTTPGateway(t *testing.T, cfg sender.HTTPConfig) sender.Gateway {
 	t.Helper()
 	g, err := sender.NewHTTP(cfg)
 	require.NoError(t, err)
@@ -44,27 +44,27 @@ func TestHTTPStatusDecidesOutcome(t *testing.T) {
 		retryAfter string
 		outcomes   map[string]sender.Outcome
 		want       sender.Outcome
-		after      time.Duration
+		wantAfter  time.Duration
 	}{
 		{status: 200, want: sender.OK},
 		{status: 204, want: sender.OK},
 		{status: 303, want: sender.Unknown},
 		{status: 400, want: sender.Failed},
-		{status: 401, want: sender.Released, after: 30 * time.Second},
+		{status: 401, want: sender.Released, wantAfter: 30 * time.Second},
 		{status: 408, want: sender.Retryable},
-		{status: 429, want: sender.Released, after: 30 * time.Second},
-		{status: 429, retryAfter: "7", want: sender.Released, after: 7 * time.Second},
+		{status: 429, want: sender.Released, wantAfter: 30 * time.Second},
+		{status: 429, retryAfter: "7", want: sender.Released, wantAfter: 7 * time.Second},
 		{status: 500, want: sender.Unknown},
 		{status: 500, retryAfter: "7", want: sender.Unknown},
 		{status: 503, want: sender.Unknown},
-		{status: 503, retryAfter: "7", want: sender.Released, after: 7 * time.Second},
-		{status: 503, retryAfter: "99999999999", want: sender.Released, after: 7 * 24 * time.Hour},
+		{status: 503, retryAfter: "7", want: sender.Released, wantAfter: 7 * time.Second},
+		{status: 503, retryAfter: "99999999999", want: sender.Released, wantAfter: 7 * 24 * time.Hour},
 		{status: 401, outcomes: custom, want: sender.Failed},
 		{status: 404, outcomes: custom, want: sender.Retryable},
 		{status: 410, outcomes: custom, want: sender.Failed},
 		{status: 500, outcomes: custom, want: sender.Failed},
 		{status: 502, outcomes: custom, want: sender.Retryable},
-		{status: 503, retryAfter: "7", outcomes: custom, want: sender.Released, after: 7 * time.Second},
+		{status: 503, retryAfter: "7", outcomes: custom, want: sender.Released, wantAfter: 7 * time.Second},
 	} {
 		provider := newProvider(t, func(w http.ResponseWriter, _ *http.Request) {
 			if c.retryAfter != "" {
@@ -75,9 +75,9 @@ func TestHTTPStatusDecidesOutcome(t *testing.T) {
 				_, _ = io.WriteString(w, "because\n")
 			}
 		})
-		result := httpGateway(t, sender.HTTPConfig{URL: provider, Outcomes: c.outcomes}).Send(t.Context(), hello)
+		result := newHTTPGateway(t, sender.HTTPConfig{URL: provider, Outcomes: c.outcomes}).Send(t.Context(), hello)
 		require.Equal(t, c.want, result.Outcome, c)
-		require.Equal(t, c.after, result.RetryAfter, c)
+		require.Equal(t, c.wantAfter, result.RetryAfter, c)
 		if c.want != sender.OK {
 			require.Equal(t, fmt.Sprint(c.status), result.Code)
 			require.Contains(t, result.Message, "because")
@@ -91,7 +91,7 @@ func TestHTTPRetryAfterDate(t *testing.T) {
 		w.Header().Set("Retry-After", time.Now().Add(time.Hour).UTC().Format(http.TimeFormat))
 		w.WriteHeader(http.StatusTooManyRequests)
 	})
-	result := httpGateway(t, sender.HTTPConfig{URL: provider}).Send(t.Context(), hello)
+	result := newHTTPGateway(t, sender.HTTPConfig{URL: provider}).Send(t.Context(), hello)
 	require.InDelta(t, time.Hour, result.RetryAfter, float64(time.Minute))
 }
 
@@ -110,13 +110,13 @@ func TestHTTPResponseFieldDecidesOutcome(t *testing.T) {
 		``:                                 {Message: `the response has no text, number, boolean or null at result.code: `},
 	} {
 		provider := newProvider(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) })
-		g := httpGateway(t, sender.HTTPConfig{URL: provider, OKField: "result.code", OKValue: "0"})
+		g := newHTTPGateway(t, sender.HTTPConfig{URL: provider, OKField: "result.code", OKValue: "0"})
 		require.Equal(t, want, g.Send(t.Context(), hello), body)
 	}
 	provider := newProvider(t, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, `{"messages":[{"ok":false},{"ok":true}]}`)
 	})
-	g := httpGateway(t, sender.HTTPConfig{URL: provider, OKField: "messages.1.ok", OKValue: "true"})
+	g := newHTTPGateway(t, sender.HTTPConfig{URL: provider, OKField: "messages.1.ok", OKValue: "true"})
 	require.Equal(t, sender.OK, g.Send(t.Context(), hello).Outcome)
 }
 
@@ -137,7 +137,7 @@ func sendAndCapture(t *testing.T, cfg sender.HTTPConfig, m sender.Message) reque
 		requests <- request{r.Method, r.URL.Path, r.URL.RawQuery, string(body), r.Header}
 	})
 	cfg.URL = provider + cfg.URL
-	require.Equal(t, sender.OK, httpGateway(t, cfg).Send(t.Context(), m).Outcome)
+	require.Equal(t, sender.OK, newHTTPGateway(t, cfg).Send(t.Context(), m).Outcome)
 	return <-requests
 }
 
@@ -174,13 +174,13 @@ func TestHTTPUnreachableProviderIsReleased(t *testing.T) {
 	secure.StartTLS() // its certificate is not trusted
 	defer secure.Close()
 	for _, url := range []string{"http://127.0.0.1:1/?token=secret", secure.URL + "/?token=secret", "http://no.such.host.invalid/?token=secret"} {
-		result := httpGateway(t, sender.HTTPConfig{URL: url}).Send(t.Context(), hello)
+		result := newHTTPGateway(t, sender.HTTPConfig{URL: url}).Send(t.Context(), hello)
 		require.Equal(t, sender.Released, result.Outcome, "an unavailable provider uses no retry: %s", result.Message)
 		require.Equal(t, "unreachable", result.Code)
 		require.Equal(t, 30*time.Second, result.RetryAfter)
 		require.NotContains(t, result.Message, "secret")
 
-		result = httpGateway(t, sender.HTTPConfig{URL: url, Outcomes: map[string]sender.Outcome{"unreachable": sender.Retryable}}).Send(t.Context(), hello)
+		result = newHTTPGateway(t, sender.HTTPConfig{URL: url, Outcomes: map[string]sender.Outcome{"unreachable": sender.Retryable}}).Send(t.Context(), hello)
 		require.Equal(t, sender.Retryable, result.Outcome)
 	}
 }
@@ -202,7 +202,7 @@ func TestHTTPWithoutResponseIsUnknown(t *testing.T) {
 					calls.Add(1)
 					respond(w, r)
 				})
-				g := httpGateway(t, sender.HTTPConfig{
+				g := newHTTPGateway(t, sender.HTTPConfig{
 					URL: provider + "/?token=secret", Method: method, Header: map[string]string{"Idempotency-Key": "{{.TaskID}}"},
 				})
 				for n := range 3 {
@@ -228,13 +228,13 @@ func hijack(w http.ResponseWriter, text string) {
 	_ = conn.Close()
 }
 
-func TestHTTPStatusWithTruncatedBody(t *testing.T) {
+func TestHTTPTruncatedBodyIsUnknownOnlyWithOKField(t *testing.T) {
 	t.Parallel()
 	provider := newProvider(t, func(w http.ResponseWriter, _ *http.Request) {
 		hijack(w, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"code\":")
 	})
-	require.Equal(t, sender.OK, httpGateway(t, sender.HTTPConfig{URL: provider}).Send(t.Context(), hello).Outcome)
-	result := httpGateway(t, sender.HTTPConfig{URL: provider, OKField: "code", OKValue: "0"}).Send(t.Context(), hello)
+	require.Equal(t, sender.OK, newHTTPGateway(t, sender.HTTPConfig{URL: provider}).Send(t.Context(), hello).Outcome)
+	result := newHTTPGateway(t, sender.HTTPConfig{URL: provider, OKField: "code", OKValue: "0"}).Send(t.Context(), hello)
 	require.Equal(t, sender.Unknown, result.Outcome)
 	require.Contains(t, result.Message, "incomplete")
 }

@@ -162,7 +162,7 @@ func TestJournalIsCompacted(t *testing.T) {
 	require.NoError(t, j.close())
 }
 
-func TestConcurrentPutsShareOneSync(t *testing.T) {
+func TestConcurrentPutsAreOneBatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		j := &journal{writes: make(chan journalWrite)} // its goroutine run is not started

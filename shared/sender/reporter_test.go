@@ -15,7 +15,7 @@ import (
 func TestStopReleasesWaitingTasksAndWaitsForSends(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		service := newTestService(names(12)...) // three tasks for each of four concurrent sends
+		service := newTestService(taskNames(12)...) // three tasks for each of four concurrent sends
 		s := startSender(t, service, func(ctx context.Context, m sender.Message) sender.Result {
 			if m.TaskID == "task-00" {
 				time.Sleep(10 * time.Second)
@@ -31,10 +31,10 @@ func TestStopReleasesWaitingTasksAndWaitsForSends(t *testing.T) {
 		outcomes := service.outcomes()
 		require.Len(t, outcomes, 12)
 		require.Equal(t, []string{"2"}, outcomes["task-00"])
-		for _, task := range names(12)[1:4] {
+		for _, task := range taskNames(12)[1:4] {
 			require.Equal(t, []string{"unknown"}, outcomes[task])
 		}
-		for _, task := range names(12)[4:] {
+		for _, task := range taskNames(12)[4:] {
 			require.Equal(t, []string{"released"}, outcomes[task])
 		}
 	})
@@ -43,7 +43,7 @@ func TestStopReleasesWaitingTasksAndWaitsForSends(t *testing.T) {
 func TestSenderThatCannotReportStopsClaiming(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		service := newTestService(names(40)...)
+		service := newTestService(taskNames(40)...)
 		service.refuseCalls("report", 503)
 		s := startSender(t, service, ok)
 		advance(time.Hour)
@@ -86,7 +86,7 @@ func TestReportIsRepeatedUntilItsResponseIsFinal(t *testing.T) {
 func TestReportThatIsRefusedDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		service := newTestService(append(names(60), "broken")...)
+		service := newTestService(append(taskNames(60), "broken")...)
 		service.setRefusal(func(call, task string) int {
 			if call == "report" && task == "broken" {
 				return 500
@@ -154,7 +154,7 @@ func TestLongRetryAfterDoesNotStopSender(t *testing.T) {
 		t.Run(call, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				service := newTestService(names(12)...)
+				service := newTestService(taskNames(12)...)
 				service.retryAfter = "3600"
 				service.refuseCalls(call, 503)
 				s := startSender(t, service, ok, func(c *sender.Config) { c.Client.Tries = 0 })

@@ -74,7 +74,7 @@ func advance(d time.Duration) {
 
 func ok(context.Context, sender.Message) sender.Result { return sender.Result{Outcome: sender.OK} }
 
-func names(n int) []string {
+func taskNames(n int) []string {
 	tasks := make([]string, n)
 	for i := range tasks {
 		tasks[i] = fmt.Sprintf("task-%02d", i)
@@ -121,12 +121,12 @@ func TestOutcomesAreReported(t *testing.T) {
 	})
 }
 
-func TestIntervalBetweenSends(t *testing.T) {
+func TestSendsAreAnIntervalApart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var starts []time.Time
-		service := newTestService(names(20)...)
+		service := newTestService(taskNames(20)...)
 		s := startSender(t, service, func(ctx context.Context, m sender.Message) sender.Result {
 			mu.Lock()
 			starts = append(starts, time.Now())
@@ -162,7 +162,7 @@ func TestConcurrencyLimitsSends(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var running, mostRunning atomic.Int64
-		service := newTestService(names(30)...)
+		service := newTestService(taskNames(30)...)
 		s := startSender(t, service, func(ctx context.Context, m sender.Message) sender.Result {
 			mostRunning.Store(max(mostRunning.Load(), running.Add(1)))
 			time.Sleep(time.Second)
@@ -180,7 +180,7 @@ func TestLeaseIsExtendedDuringALongSend(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		// The leases of waiting tasks are extended too.
-		service := newTestService(names(3)...)
+		service := newTestService(taskNames(3)...)
 		s := startSender(t, service, func(ctx context.Context, m sender.Message) sender.Result {
 			time.Sleep(5 * time.Minute)
 			require.NoError(t, ctx.Err())
@@ -325,7 +325,7 @@ func TestNewNamesAllErrors(t *testing.T) {
 	}
 }
 
-func TestRunFailsWithoutAJournal(t *testing.T) {
+func TestRunFailsIfTheJournalCannotBeOpened(t *testing.T) {
 	t.Parallel()
 	service := newTestService("a")
 	app, err := sender.New(sender.Config{

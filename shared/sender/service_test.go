@@ -48,10 +48,8 @@ func (s *testService) submit(tasks ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pending = append(s.pending, tasks...)
-	if len(s.pending) > 0 {
-		close(s.work)
-		s.work = make(chan struct{})
-	}
+	close(s.work)
+	s.work = make(chan struct{})
 }
 
 // setRefusal sets s.refuse.
