@@ -28,7 +28,7 @@ type row struct {
 type flushes struct {
 	*Coalescer[row, int]
 	started chan []row    // receives the rows of each flush that starts
-	end     chan struct{} // each value sent ends one flush
+	end     chan struct{} // each value sent ends one flush; close ends all
 }
 
 func newFlushes() *flushes {
@@ -104,13 +104,13 @@ func TestRowDoesNotWaitForLargeFlushOfAnotherCaller(t *testing.T) {
 	for range flushers {
 		require.Equal(t, map[int64]int{greedy: flushRows}, f.nextFlush(t))
 	}
-	first := f.enqueueRows(1, row{caller: modest})
+	ofModest := f.enqueueRows(1, row{caller: modest})
 	require.Equal(t, map[int64]int{modest: 1}, f.nextFlush(t), "while the flushes of greedy are in progress")
-	second := f.enqueueRows(1, row{caller: third})
+	ofThird := f.enqueueRows(1, row{caller: third})
 	f.enqueueRows(999, row{caller: third})
 	require.Empty(t, f.started, "all flushers are busy")
-	require.NoError(t, f.endUntil(t, first))
-	require.NoError(t, f.endUntil(t, second))
+	require.NoError(t, f.endUntil(t, ofModest))
+	require.NoError(t, f.endUntil(t, ofThird))
 	for byCaller := f.nextFlush(t); byCaller[third] == 0; byCaller = f.nextFlush(t) {
 		require.LessOrEqual(t, byCaller[greedy], flushRows)
 	}
@@ -125,7 +125,7 @@ func TestFewRowsWaitForTheFlushInProgress(t *testing.T) {
 	few := f.enqueueRows(concurrentRows-1, row{caller: greedy})
 	require.Empty(t, f.started)
 	more := f.enqueueRows(1, row{caller: greedy})
-	require.Equal(t, map[int64]int{greedy: concurrentRows}, f.nextFlush(t), "enough for a flush beside the first")
+	require.Equal(t, map[int64]int{greedy: concurrentRows}, f.nextFlush(t), "enough for a second flush at the same time")
 	last := f.enqueueRows(2, row{caller: greedy})
 	require.NoError(t, f.endUntil(t, few))
 	require.NoError(t, f.endUntil(t, more))
@@ -197,7 +197,7 @@ func TestFailedRowsDelayOnlyTheirCaller(t *testing.T) {
 	require.NoError(t, f.endUntil(t, f.enqueueRows(2, row{caller: modest})))
 }
 
-func TestTimeoutOfAFlushFailsOnlyTheSlowCaller(t *testing.T) {
+func TestTimeoutFailsOnlyItsCallerIfFlushIsDivided(t *testing.T) {
 	t.Parallel()
 	rows := []row{{caller: greedy, slow: true}, {caller: greedy}, {caller: modest}, {caller: third, bad: true}, {caller: third}}
 	for name, c := range map[string]struct {

@@ -55,7 +55,7 @@ func TestEncryptedValueIsBoundToItsRow(t *testing.T) {
 	require.Error(t, err)
 }
 
-func TestAnOlderKeyStillDecryptsAndTheFirstEncrypts(t *testing.T) {
+func TestOlderKeysDecryptAndTheFirstKeyEncrypts(t *testing.T) {
 	t.Parallel()
 	old, both, newest := keysOf(t, keyText(1)), keysOf(t, keyText(2), keyText(1)), keysOf(t, keyText(2))
 	stored, err := old.Encrypt("row", "s")
@@ -132,7 +132,7 @@ func TestSecretIsBoundToItsCaller(t *testing.T) {
 	}
 	_, err := secretOf(7)
 	require.NoError(t, err)
-	neighbour, err := secretOf(0)
+	unchanged, err := secretOf(0)
 	require.NoError(t, err)
 	db.MustAddEndpoint(t, 9, "https://shop.example")
 
@@ -155,7 +155,7 @@ func TestSecretIsBoundToItsCaller(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorIs(t, signing[8].Err, store.ErrDecrypt)
 	require.ErrorIs(t, signing[9].Err, store.ErrDecrypt)
-	require.Equal(t, webhooks.Signing{Secrets: []string{neighbour}}, signing[0])
+	require.Equal(t, webhooks.Signing{Secrets: []string{unchanged}}, signing[0])
 }
 
 func TestReencryptMovesEverySecretToTheNewKey(t *testing.T) {

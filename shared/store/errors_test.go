@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestMayHaveCommitted(t *testing.T) {
+func TestMayHaveCommittedUnlessFailureIsCertain(t *testing.T) {
 	t.Parallel()
 	const adminShutdown = "57P01"
 	for _, c := range []struct {

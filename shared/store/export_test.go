@@ -21,5 +21,5 @@ func WaitingForCostlyReads(db *DB) int { return db.costlyReads.waitingCalls() }
 // CallersWithConnections returns how many callers have a connection of the pool.
 func CallersWithConnections(pool *pgxpool.Pool) int { return len(limiterOf(pool).byCaller) }
 
-// CountCancelledSync does what a notice does that somebody has cancelled the wait of a commit for the standby.
+// CountCancelledSync counts a commit as the notice does that its wait for the standby was cancelled.
 func CountCancelledSync(db *DB) { db.cancelledSyncs.Add(1) }

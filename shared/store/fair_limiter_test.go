@@ -45,7 +45,7 @@ func TestBlockedCallsLeaveConnectionsToOthers(t *testing.T) {
 	require.Zero(t, store.CallersWithConnections(db.Hot))
 }
 
-// Without the limit, the counts of three callers would use all connections for reads that callers may use.
+// Of four connections, callers may use three. Without maxCostlyReads, the counts of three callers would use all of them.
 func TestCostlyReadsLeaveConnectionsToOtherReads(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, func(c *stores.Config) { c.MaxConns = 4 })

@@ -16,8 +16,8 @@ import (
 func TestPingDetectsSettingsOfTheRole(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		setting   string
-		submitted bool // a submission succeeds, although it is not durable
+		setting string
+		accepts bool // a submission succeeds, although it is not durable
 	}{{"synchronous_commit = off", true}, {"search_path = pg_temp", false}, {"default_transaction_read_only = on", false}} {
 		t.Run(c.setting, func(t *testing.T) {
 			t.Parallel()
@@ -31,7 +31,7 @@ func TestPingDetectsSettingsOfTheRole(t *testing.T) {
 			alter("set " + c.setting)
 			require.ErrorIs(t, db.Ping(t.Context()), store.ErrRoleSettings)
 			_, errs := db.Tasks.Submit([]*tasks.Submission{storetest.Submission()})
-			if c.submitted {
+			if c.accepts {
 				require.NoError(t, errs[0])
 			} else {
 				require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]), "%v", errs[0])

@@ -45,10 +45,13 @@ func TestRowByNameNeedsAColumnForEachField(t *testing.T) {
 	require.ErrorContains(t, err, "3 columns for the 4 fields")
 }
 
+// insertDeadLetters inserts $2 dead letters with $1 bytes each.
+const insertDeadLetters = `insert into dead_letters (function, event_id, event_type, event, reason, attempts)
+	select 'f', gen_random_uuid(), 't', repeat('e', $1), 'r', 1 from generate_series(1, $2)`
+
 func TestAPageEndsAtOneMebibyte(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	const insertDeadLetters = `insert into dead_letters (function, event_id, event_type, event, reason, attempts) select 'f', gen_random_uuid(), 't', repeat('e', $1), 'r', 1 from generate_series(1, $2)`
 	db.Exec(t, insertDeadLetters, 300<<10, 7)
 	db.Exec(t, insertDeadLetters, 3<<19, 1) // longer than a page
 	db.Exec(t, insertDeadLetters, 10, 2)
@@ -138,7 +141,7 @@ func TestPagesCutAtOneMebibyteHaveEveryRow(t *testing.T) {
 func TestErrorOfTheMeterEndsAPage(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	db.Exec(t, `insert into dead_letters (function, event_id, event_type, event, reason, attempts) select 'f', n, 't', repeat('e', 1000), 'r', 1 from generate_series(1, 9) n`)
+	db.Exec(t, insertDeadLetters, 1000, 9)
 	errFull, read := errors.New("no room"), 0
 	ctx := store.WithMeter(t.Context(), func(bytes int) error {
 		if read += bytes; read > 3000 {
