@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
@@ -53,19 +52,12 @@ func (c *wechatServer) untilDelivered() {
 // lockTask locks the row of a task.
 func (c *wechatServer) lockTask(o subscribe.Submitted) *rowLock {
 	c.T.Helper()
-	conn, err := pgx.ConnectConfig(c.T.Context(), c.Owner.Config())
-	require.NoError(c.T, err)
-	c.T.Cleanup(func() { _ = conn.Close(context.Background()) })
-	tx, err := conn.Begin(c.T.Context())
-	require.NoError(c.T, err)
-	_, err = tx.Exec(c.T.Context(), `select from task_live where id = $1 for update`, o.TaskID)
-	require.NoError(c.T, err)
-	return &rowLock{c, tx}
+	return &rowLock{c, c.db.HoldLock(c.T, `select from task_live where id = $1 for update`, o.TaskID)}
 }
 
 type rowLock struct {
-	c  *wechatServer
-	tx pgx.Tx
+	c       *wechatServer
+	release func()
 }
 
 // Parts of the statements that wait for a locked task.
@@ -83,8 +75,6 @@ func (k *rowLock) until(part string) {
 		return k.c.Count(`select count(*) `+waiters+` and query like '%' || $1 || '%'`, part) > 0
 	})
 }
-
-func (k *rowLock) release() { require.NoError(k.c.T, k.tx.Rollback(k.c.T.Context())) }
 
 // endWaiters ends the sessions that wait for the lock, and releases the lock.
 func (k *rowLock) endWaiters() {
