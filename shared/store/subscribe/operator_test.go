@@ -61,24 +61,17 @@ func TestResendOfMessageSentMeanwhileIsRefused(t *testing.T) {
 		return err
 	}
 	resendDuringSuccess := func() error {
-		tx, err := db.Hot.Begin(t.Context())
-		require.NoError(t, err)
-		_, err = tx.Exec(t.Context(), `update subscribe_message_logs set send_status = 1`)
-		require.NoError(t, err)
+		commit := db.HoldLock(t, `update subscribe_message_logs set send_status = 1`)
 		done := make(chan error, 1)
 		go func() { done <- resend() }()
-		for len(done) == 0 && db.Count(t, `select count(*) from pg_locks where not granted`) == 0 {
+		for len(done) == 0 && !storetest.IsWaiting(t, db.Owner) {
 			time.Sleep(time.Millisecond)
 		}
-		if len(done) > 0 { // the lock timeout of the resend has passed
-			require.NoError(t, tx.Rollback(t.Context()))
-		} else {
-			require.NoError(t, tx.Commit(t.Context()))
-		}
+		commit()
 		return <-done
 	}
 	err := resendDuringSuccess()
-	for task.CodeOf(err) == task.CodeServerBusy {
+	for task.CodeOf(err) == task.CodeServerBusy { // the lock timeout of the resend has passed
 		db.Exec(t, `update subscribe_message_logs set send_status = 2`)
 		err = resendDuringSuccess()
 	}
