@@ -171,7 +171,7 @@ func (c *wechatServer) terminate() {
 func (c *wechatServer) finish() {
 	c.T.Helper()
 	c.until("each task is final or held", func() bool {
-		c.Exec(`update task_live set due_at = now() where state = 2`)
+		c.db.ExpireLeases(c.T)
 		c.run()
 		return c.Count(`select count(*) from task_live where state <> 3`) == 0
 	})
@@ -243,7 +243,7 @@ func TestRepeatedlyKilledFunctionsFollowPolicies(t *testing.T) {
 		})
 		require.NoError(t, c.process.Kill())
 		require.NoError(t, other.process.Kill())
-		c.Exec(`update task_live set due_at = now() where state = 2`)
+		c.db.ExpireLeases(c.T)
 		c.start()
 	}
 	c.finish()

@@ -21,18 +21,15 @@ import (
 // claimAsOther claims the one pending task as another instance.
 func (c *wechatServer) claimAsOther() tasks.Claimed {
 	c.T.Helper()
-	claimed, _, err := c.db.Tasks.Claim(c.T.Context(), tasks.ClaimRequest{
-		Queue: task.WeChatQueue, AppID: "another", Limit: 1, Lease: time.Minute, Request: []byte(`{}`), MarksSending: true,
-	})
-	require.NoError(c.T, err)
+	claimed := c.db.Claim(c.T, func(r *tasks.ClaimRequest) { r.Queue, r.AppID, r.MarksSending = task.WeChatQueue, "another", true })
 	require.Len(c.T, claimed, 1)
 	return claimed[0]
 }
 
-// expireLeases ends all leases, and settles their tasks as sweep does.
-func (c *wechatServer) expireLeases() {
+// expireAndSweep ends all leases, and settles their tasks as sweep does.
+func (c *wechatServer) expireAndSweep() {
 	c.T.Helper()
-	c.Exec(`update task_live set due_at = now() where state = 2`)
+	c.db.ExpireLeases(c.T)
 	_, err := c.db.Tasks.Sweep(c.T.Context(), 100)
 	require.NoError(c.T, err)
 }
@@ -45,17 +42,14 @@ func TestMessageDeliveredByAnotherSendIsNotSent(t *testing.T) {
 	claimed := c.claimAsOther()
 	_, err := c.db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: claimed.ID, AppID: "another", ClaimID: claimed.ClaimID, Lease: time.Minute, Sending: true}, nil)
 	require.NoError(t, err)
-	c.expireLeases()
+	c.expireAndSweep()
 	second := c.submit(1, change)
 	require.Equal(t, first.ID, second.ID)
-	_, errs := c.db.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: claimed.ID, AppID: "another", ClaimID: claimed.ClaimID}}})
-	require.NoError(t, errs[0])
+	c.db.MustReport(t, task.Report{TaskID: claimed.ID, AppID: "another", ClaimID: claimed.ClaimID})
 	c.run()
 	require.Equal(t, "succeeded, retries 0; row 1; calls 0, delivered 0", c.outcome(first))
 	require.Equal(t, "failed/rejected, retries 0; row 1; calls 0, delivered 0", c.outcome(second))
-	end, err := c.db.Tasks.ByID(t.Context(), second.TaskID)
-	require.NoError(t, err)
-	require.Equal(t, "ALREADY_SENT", end.ErrorCode)
+	require.Equal(t, "ALREADY_SENT", c.db.MustTask(t, second.TaskID).ErrorCode)
 }
 
 func TestTwoCallsSendAtOnceAndTheThirdWaits(t *testing.T) {
@@ -81,7 +75,7 @@ func TestTaskOfLostClaimIsNotSent(t *testing.T) {
 	c := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_TIMEOUT=10s")
 	o := c.submit(1)
 	c.startCallWithoutToken()
-	c.expireLeases()
+	c.expireAndSweep()
 	c.claimAsOther()
 	c.fake.ClearFaults()
 	require.NoError(t, c.process.WaitFor(t.Context(), `"lost":1`))
@@ -110,10 +104,9 @@ func TestTaskWithoutSubscribeMessageFails(t *testing.T) {
 	o := c.submit(1)
 	c.Exec(`delete from subscribe_message_sends`)
 	c.run()
-	end, err := c.db.Tasks.ByID(t.Context(), o.TaskID)
-	require.NoError(t, err)
-	require.Equal(t, task.Failed, end.State)
-	require.Equal(t, "no_message", end.ErrorCode)
+	failed := c.db.MustTask(t, o.TaskID)
+	require.Equal(t, task.Failed, failed.State)
+	require.Equal(t, "no_message", failed.ErrorCode)
 	require.Empty(t, c.fake.Sends())
 }
 
@@ -237,20 +230,16 @@ func TestMessageReportedSentDuringTokenFetchIsNotSent(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{})
 	first := c.submitUnknown()
-	failed, err := c.db.Tasks.ByID(t.Context(), first.TaskID)
-	require.NoError(t, err)
+	failed := c.db.MustTask(t, first.TaskID)
 	c.Exec(`delete from provider_tokens`)
 	c.start() // without a cached token
 	second := c.submit(1)
 	c.startCallWithoutToken()
 
-	outs, errs := c.db.Tasks.Report([]*tasks.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: first.TaskID, AppID: failed.AppID, CallerID: task.ServiceCaller, ClaimID: failed.ClaimID}}})
-	require.NoError(t, errs[0])
-	require.Equal(t, task.Applied, outs[0].Verdict)
+	reported := c.db.MustReport(t, task.Report{TaskID: first.TaskID, AppID: failed.AppID, CallerID: task.ServiceCaller, ClaimID: failed.ClaimID})
+	require.Equal(t, task.Applied, reported.Verdict)
 	c.fake.ClearFaults()
 	c.until("the second send is settled", func() bool { return c.Count(`select count(*) from task_live where state = 2`) == 0 })
 	require.Len(t, c.fake.Sends(), 1, "the message is not sent again")
-	row, err := c.db.Subscribe.LogByID(t.Context(), second.ID)
-	require.NoError(t, err)
-	require.Equal(t, task.SubscribeSent, row.Status)
+	require.Equal(t, task.SubscribeSent, c.db.MustLog(t, second.ID).Status)
 }

@@ -55,15 +55,12 @@ func (c *wechatServer) start() {
 // submit submits the confirmation of booking n.
 func (c *wechatServer) submit(n uint64, change ...func(*subscribe.Submission)) subscribe.Submitted {
 	c.T.Helper()
-	s := &subscribe.Submission{
-		TaskID: task.NewID(), TemplateID: "T1", TemplateType: "BOOKING_CONFIRM", BusinessType: "course_booking", BusinessID: n, ReceiverUserID: 9,
-		ReceiverOpenID: "ann", Data: []byte(tea), Page: "pages/booking", Queue: task.WeChatQueue, MaxRetries: 3, Metadata: []byte(`{}`),
-	}
+	s := storetest.Booking(n, tea)
+	s.CallerID, s.TemplateID, s.ReceiverOpenID = 0, "T1", "ann"
 	for _, f := range change {
 		f(s)
 	}
-	out, err := c.db.Subscribe.Submit(c.T.Context(), s)
-	require.NoError(c.T, err)
+	out := c.db.MustSubscribe(c.T, s)
 	require.False(c.T, out.Skipped)
 	return out
 }
@@ -84,10 +81,7 @@ func (c *wechatServer) advance(d time.Duration) {
 // the numbers of calls to WeChat and of delivered messages.
 func (c *wechatServer) outcome(o subscribe.Submitted) string {
 	c.T.Helper()
-	now, err := c.db.Tasks.ByID(c.T.Context(), o.TaskID)
-	require.NoError(c.T, err)
-	row, err := c.db.Subscribe.LogByID(c.T.Context(), o.ID)
-	require.NoError(c.T, err)
+	now, row := c.db.MustTask(c.T, o.TaskID), c.db.MustLog(c.T, o.ID)
 	state := now.State.String()
 	if now.Reason != task.NoReason {
 		state += "/" + now.Reason.String()
@@ -205,8 +199,7 @@ func TestMissingConsentAfterUnknownSendIsUnknown(t *testing.T) {
 			}
 			s.run()
 			require.Equal(t, fmt.Sprintf("failed/unknown, retries %d; row 2 43101; calls 2, delivered 1", retries), s.outcome(o))
-			row, err := s.db.Subscribe.LogByID(t.Context(), o.ID)
-			require.NoError(t, err)
+			row := s.db.MustLog(t, o.ID)
 			require.Contains(t, row.ErrorMessage, "it is unknown whether an earlier attempt ")
 			require.Contains(t, row.ErrorMessage, "user refuse to accept the msg rid: ")
 		})

@@ -39,6 +39,13 @@ func Booking(id uint64, data string) *subscribe.Submission {
 	}
 }
 
+func (db *DB) MustLog(t *testing.T, id int64) subscribe.Log {
+	t.Helper()
+	l, err := db.Subscribe.LogByID(t.Context(), id)
+	require.NoError(t, err)
+	return l
+}
+
 func (db *DB) MustToken(t *testing.T) subscribe.ProviderToken {
 	t.Helper()
 	token, err := db.Subscribe.ProviderToken(t.Context(), "wechat", "app")

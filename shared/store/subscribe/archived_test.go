@@ -21,13 +21,13 @@ func TestArchivedSubscribeMessage(t *testing.T) {
 	sent, failed := db.MustSettleOldBooking(t, 1, task.SentOK), db.MustSettleOldBooking(t, 2, task.SentFailed)
 	pending := db.MustSubscribe(t, storetest.OldBooking(3, `{}`))
 	db.Exec(t, `update subscribe_message_logs set updated_at = now() - interval '99 days', send_time = now() - interval '99 days'`)
-	before := mustLog(t, db, sent.ID)
+	before := db.MustLog(t, sent.ID)
 	require.Equal(t, map[string]int{"tasks": 2, "subscribe_message_logs": 2}, db.MustArchive(t, maintenance.ArchiveRun{}))
 	require.Equal(t, 1, db.Count(t, `select count(*) from subscribe_message_logs`), "a message that is being sent is not archived")
 	require.Equal(t, 1, db.Count(t, `select count(*) from subscribe_message_sends`))
 
 	t.Run("is found by its id, its key and its business event", func(t *testing.T) {
-		found := mustLog(t, db, sent.ID)
+		found := db.MustLog(t, sent.ID)
 		require.True(t, found.Archived)
 		byKey, err := db.Subscribe.FindLog(t.Context(), "course_booking", 1, "BOOKING_CONFIRM", 9)
 		require.NoError(t, err)
@@ -74,7 +74,7 @@ func TestArchivedSubscribeMessage(t *testing.T) {
 		require.Equal(t, failed.ID, again.ID, "in the same row")
 		require.True(t, again.Again)
 		require.False(t, again.Skipped)
-		l := mustLog(t, db, failed.ID)
+		l := db.MustLog(t, failed.ID)
 		require.False(t, l.Archived)
 		require.Equal(t, 1, l.RetryCount)
 		require.JSONEq(t, `{"thing1":{"value":"Coffee"}}`, string(l.Data))
@@ -86,14 +86,14 @@ func TestArchivedSubscribeMessage(t *testing.T) {
 	t.Run("is resent by an operator", func(t *testing.T) {
 		_, err := db.Subscribe.Resend(t.Context(), sent.ID, resending(), false, store.Operator{})
 		require.ErrorContains(t, err, "force")
-		require.True(t, mustLog(t, db, sent.ID).Archived, "a refusal changes nothing")
+		require.True(t, db.MustLog(t, sent.ID).Archived, "a refusal changes nothing")
 		out, err := db.Subscribe.Resend(t.Context(), sent.ID, resending(), true, store.Operator{})
 		require.NoError(t, err)
 		require.True(t, out.Again)
-		require.False(t, mustLog(t, db, sent.ID).Archived)
+		require.False(t, db.MustLog(t, sent.ID).Archived)
 		require.Zero(t, db.Count(t, `select count(*) from archived_subscribe_message_sends`))
 	})
-	require.False(t, mustLog(t, db, pending.ID).Archived)
+	require.False(t, db.MustLog(t, pending.ID).Archived)
 }
 
 // A message must not be archived before its tasks: a late success of a task changes the message.

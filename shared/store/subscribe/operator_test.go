@@ -28,7 +28,7 @@ func TestManualRetryAppliesToNewestSendOnly(t *testing.T) {
 	_, err = db.Tasks.RetryFailed(t.Context(), second.TaskID, by)
 	require.NoError(t, err)
 	db.ClaimAndReport(t, task.Report{Outcome: task.SentOK})
-	require.Equal(t, task.SubscribeSent, mustLog(t, db, first.ID).Status)
+	require.Equal(t, task.SubscribeSent, db.MustLog(t, first.ID).Status)
 }
 
 func TestFailedSendOfSentMessageIsNotRetried(t *testing.T) {
@@ -41,9 +41,9 @@ func TestFailedSendOfSentMessageIsNotRetried(t *testing.T) {
 	second := db.MustSubscribe(t, storetest.Booking(1, `{"a":2}`))
 	db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed, ShouldRetry: true})
 	db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed})
-	require.Equal(t, 2, mustLog(t, db, first.ID).RetryCount)
+	require.Equal(t, 2, db.MustLog(t, first.ID).RetryCount)
 	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: first.TaskID, AppID: unknown.AppID, ClaimID: unknown.ClaimID}).Verdict)
-	require.Equal(t, 2, mustLog(t, db, first.ID).RetryCount, "the success of an earlier send does not reduce the count")
+	require.Equal(t, 2, db.MustLog(t, first.ID).RetryCount, "the success of an earlier send does not reduce the count")
 
 	_, err := db.Tasks.RetryFailed(t.Context(), second.TaskID, store.Operator{Name: "ann"})
 	require.Equal(t, task.CodeConflict, task.CodeOf(err))

@@ -56,6 +56,6 @@ func TestUnstartedSendDoesNotSetMayHaveBeenSent(t *testing.T) {
 	db.ExpireLeases(t)
 	_, err := db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)
-	require.Equal(t, task.SubscribeSending, mustLog(t, db, out.ID).Status, "the message has not failed")
+	require.Equal(t, task.SubscribeSending, db.MustLog(t, out.ID).Status, "the message has not failed")
 	require.False(t, beginSend(t, db, out.TaskID).MayHaveBeenSent, "no attempt was started")
 }

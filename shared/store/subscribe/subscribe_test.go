@@ -19,13 +19,6 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func mustLog(t *testing.T, db *storetest.DB, id int64) subscribe.Log {
-	t.Helper()
-	l, err := db.Subscribe.LogByID(t.Context(), id)
-	require.NoError(t, err)
-	return l
-}
-
 // resending returns the submission with which an operator resends a message.
 func resending() *subscribe.Submission {
 	return &subscribe.Submission{TaskID: task.NewID(), MaxRetries: 3, Metadata: []byte(`{}`)}
@@ -49,7 +42,7 @@ func TestOneBusinessEventIsOneMessage(t *testing.T) {
 	again := db.MustSubscribe(t, storetest.Booking(largest, `{"thing1": {"value": "Tea"}}`))
 	require.Equal(t, subscribe.Submitted{ID: first.ID, TaskID: first.TaskID, State: task.Pending, Skipped: true}, again)
 	require.True(t, db.MustSubscribe(t, storetest.Booking(largest, `{"thing1":{"value":"Coffee"}}`)).DataDiffers)
-	l := mustLog(t, db, first.ID)
+	l := db.MustLog(t, first.ID)
 	require.Equal(t, largest, l.BusinessID)
 	require.Equal(t, task.SubscribeSending, l.Status)
 
@@ -94,7 +87,7 @@ func TestSubmitOfFailedMessageReusesRowWithNewData(t *testing.T) {
 	db := storetest.Open(t)
 	first := db.MustSubscribe(t, storetest.Booking(1, `{"thing1":{"value":"Tea"}}`))
 	db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed})
-	l := mustLog(t, db, first.ID)
+	l := db.MustLog(t, first.ID)
 	require.Equal(t, task.SubscribeFailed, l.Status)
 	require.Equal(t, task.SendFailedCode, l.ErrorCode)
 	require.Equal(t, task.SendFailedMessage, l.ErrorMessage)
@@ -103,7 +96,7 @@ func TestSubmitOfFailedMessageReusesRowWithNewData(t *testing.T) {
 	require.Equal(t, first.ID, second.ID)
 	require.True(t, second.Again)
 	require.False(t, second.Skipped)
-	l = mustLog(t, db, first.ID)
+	l = db.MustLog(t, first.ID)
 	require.JSONEq(t, `{"thing1":{"value":"Coffee"}}`, string(l.Data))
 	require.Equal(t, task.SubscribeSending, l.Status)
 	require.Empty(t, l.ErrorCode)
@@ -120,10 +113,10 @@ func TestNewSubmissionReplacesWaitingRetry(t *testing.T) {
 	db := storetest.Open(t)
 	first := db.MustSubscribe(t, storetest.Booking(1, `{"a":1}`))
 	require.Equal(t, task.Pending, db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed, ShouldRetry: true, ErrorCode: "-1"}).State)
-	require.Equal(t, task.SubscribeFailed, mustLog(t, db, first.ID).Status)
+	require.Equal(t, task.SubscribeFailed, db.MustLog(t, first.ID).Status)
 	second := db.MustSubscribe(t, storetest.Booking(1, `{"a":2}`))
 	require.True(t, second.Again)
-	require.Equal(t, 1, mustLog(t, db, first.ID).RetryCount, "the replaced retry is counted once")
+	require.Equal(t, 1, db.MustLog(t, first.ID).RetryCount, "the replaced retry is counted once")
 	require.Equal(t, task.Cancelled, db.MustTask(t, first.TaskID).Reason)
 	require.JSONEq(t, `{"a":2}`, string(beginSend(t, db, second.TaskID).Data))
 }
@@ -141,12 +134,12 @@ func TestLateSuccessOfEarlierSendMakesMessageSent(t *testing.T) {
 	require.True(t, second.Again)
 	r.Outcome = task.SentOK
 	require.Equal(t, task.Applied, db.MustReport(t, r).Verdict, "the first send was delivered after all")
-	require.Equal(t, task.SubscribeSent, mustLog(t, db, first.ID).Status)
+	require.Equal(t, task.SubscribeSent, db.MustLog(t, first.ID).Status)
 	send := beginSend(t, db, second.TaskID)
 	require.True(t, send.Sent)
 	require.True(t, send.MayHaveBeenSent)
 	db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed})
-	require.Equal(t, task.SubscribeSent, mustLog(t, db, first.ID).Status, "the message stays sent")
+	require.Equal(t, task.SubscribeSent, db.MustLog(t, first.ID).Status, "the message stays sent")
 	require.True(t, db.MustSubscribe(t, storetest.Booking(1, `{"a":3}`)).Skipped)
 }
 
@@ -182,7 +175,7 @@ func TestLateSuccessIsAppliedTogetherWithNewestOutcome(t *testing.T) {
 				require.NoError(t, errs[i])
 				require.Equal(t, task.Applied, reported[i].Verdict)
 			}
-			require.Equal(t, task.SubscribeSent, mustLog(t, db, first.ID).Status)
+			require.Equal(t, task.SubscribeSent, db.MustLog(t, first.ID).Status)
 			require.True(t, submit().Skipped, "it is not sent again")
 		})
 	}
@@ -208,7 +201,7 @@ func TestRecordedMessageIsClaimedByItsCaller(t *testing.T) {
 	require.True(t, second.Again, "the lease of the first claim expired")
 	require.Equal(t, task.Stale, db.MustReport(t, task.Report{TaskID: first.TaskID, AppID: "shop", CallerID: 7, ClaimID: first.ClaimID, Outcome: task.SentFailed}).Verdict)
 	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: second.TaskID, AppID: "shop", CallerID: 7, ClaimID: second.ClaimID, Outcome: task.SentOK}).Verdict)
-	require.Equal(t, task.SubscribeSent, mustLog(t, db, first.ID).Status)
+	require.Equal(t, task.SubscribeSent, db.MustLog(t, first.ID).Status)
 }
 
 // A sender that could choose any send time could give millions of messages the same one. No statement could then count this minute
@@ -314,7 +307,7 @@ func TestOtherCallersCannotSendFailedMessageAgain(t *testing.T) {
 	require.Equal(t, task.CodeForbidden, task.CodeOf(err))
 	other.MayResendOthers = true
 	require.True(t, db.MustSubscribe(t, other).Again)
-	require.EqualValues(t, 7, mustLog(t, db, first.ID).CallerID, "the message still belongs to the first caller")
+	require.EqualValues(t, 7, db.MustLog(t, first.ID).CallerID, "the message still belongs to the first caller")
 }
 
 // A sender that begins a send after the task has ended must not mark the message as being sent.
@@ -324,7 +317,7 @@ func TestFinishedSendIsNotShownAsSending(t *testing.T) {
 	out := db.MustSubscribe(t, storetest.Booking(1, `{}`))
 	db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed})
 	beginSend(t, db, out.TaskID)
-	require.Equal(t, task.SubscribeFailed, mustLog(t, db, out.ID).Status)
+	require.Equal(t, task.SubscribeFailed, db.MustLog(t, out.ID).Status)
 }
 
 // The queries of the original system about its log of subscribe messages.
