@@ -167,22 +167,26 @@ func (o *attacker) countResponse(conn net.Conn, req *http.Request) {
 	o.responses[res.StatusCode].Add(1)
 }
 
+// sendUnread sends a request, reads nothing for a second, and then reads the response until a timeout.
+func (o *attacker) sendUnread(req *http.Request, timeout time.Duration) error {
+	conn, err := o.dialSmall()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := req.Write(conn); err != nil {
+		return err
+	}
+	time.Sleep(time.Second)
+	_ = conn.SetReadDeadline(time.Now().Add(timeout))
+	o.countResponse(conn, req)
+	return nil
+}
+
 // unread returns an attack that requests a page and reads nothing for a second.
 func unread(path string) func(o *attacker, worker int) error {
 	return func(o *attacker, _ int) error {
-		conn, err := o.dialSmall()
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		req := o.request(context.Background(), "GET", path)
-		if err := req.Write(conn); err != nil {
-			return err
-		}
-		time.Sleep(time.Second) // the client does not read
-		_ = conn.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
-		o.countResponse(conn, req)
-		return nil
+		return o.sendUnread(o.request(context.Background(), "GET", path), 500*time.Millisecond)
 	}
 }
 
@@ -195,11 +199,6 @@ func revealsUnread(o *attacker, _ int) error {
 		return nil
 	}
 	_ = login.Body.Close()
-	conn, err := o.dialSmall()
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
 	req := o.request(context.Background(), "POST", "/console/messages/conversations/reveal")
 	req.Header.Del("Authorization")
 	form := url.Values{"user": {o.caller}, "peer": {"bob"}}.Encode()
@@ -208,13 +207,7 @@ func revealsUnread(o *attacker, _ int) error {
 	for _, cookie := range login.Cookies() {
 		req.AddCookie(cookie)
 	}
-	if err := req.Write(conn); err != nil {
-		return err
-	}
-	time.Sleep(time.Second) // the client does not read
-	_ = conn.SetReadDeadline(time.Now().Add(2 * time.Second))
-	o.countResponse(conn, req)
-	return nil
+	return o.sendUnread(req, 2*time.Second)
 }
 
 // pipelined returns an attack without credentials that sends many requests in one write, and reads only the first
