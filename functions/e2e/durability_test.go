@@ -31,7 +31,7 @@ func TestStartFailsIfStreamIsLessDurableThanRequired(t *testing.T) {
 		require.Contains(t, p.Output(), remedy)
 		require.NotContains(t, p.Output(), `"listening"`)
 	}
-	cluster.Address(t, start("TWO_PHASE_DURABILITY=replicated-host")) // it starts: two-phase is off, so the setting is not checked
+	cluster.Address(t, start("TWO_PHASE_DURABILITY=replicated-host")) // two-phase is off, so the durability is not checked
 }
 
 func TestSyncedStreamIsDurableOnHost(t *testing.T) {
