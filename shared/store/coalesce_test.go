@@ -17,7 +17,7 @@ import (
 
 const greedy, modest, third = 1, 2, 3 // callers
 
-// row is a row of a caller; a bad row makes its flush fail, and a slow row makes it exceed the statement_timeout.
+// row is a row of a caller. A flush with a slow row exceeds the statement_timeout; any other flush with a bad row fails.
 type row struct {
 	caller int64
 	bad    bool

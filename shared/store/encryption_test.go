@@ -136,7 +136,7 @@ func TestSecretIsBoundToItsCaller(t *testing.T) {
 	require.NoError(t, err)
 	db.MustAddEndpoint(t, 9, "https://shop.example")
 
-	// makeSigningSecret makes a stored secret of one caller the signing secret of another or the same caller. An attacker who can log in as
+	// makeSigningSecret turns a stored secret of the caller from into the signing secret of the caller to. An attacker who can log in as
 	// the hot role can do this without the key.
 	makeSigningSecret := func(from, to int64) {
 		var id task.ID

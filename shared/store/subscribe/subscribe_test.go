@@ -333,7 +333,7 @@ FROM subscribe_message_logs
 WHERE business_type = 'course_booking'
   AND business_id = 123`
 
-	// It reads every row. TemplateRates returns the same numbers.
+	// originalRatesSQL reads every row. TemplateRates returns the same numbers.
 	originalRatesSQL = `SELECT
   template_type,
   COUNT(*) as total,
