@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/store/storetest"
 	"github.com/sendonce/sendonce/shared/store/subscribe"
@@ -47,19 +46,15 @@ select 'tmpl-' || n % 20, 'TYPE_' || n % 20, 'course_booking', n / 4, n % 4, 'op
 	case when n % 10 = 0 then '43101' end, case when n % 10 = 0 then 'user refuse to accept the msg' end,
 	case when n <= 100 and n % 10 = 0 then 999 else 1 + n % 7 end, gen_random_uuid()
 from generate_series(1, %[1]d) n;
-vacuum analyze subscribe_message_logs;
 reset session_replication_role`
 
 func TestSubscribeQueriesReadFewBlocks(t *testing.T) {
 	t.Parallel()
 	rows := listRows(t)
-	url := sandbox.NewDatabase(t)
-	db, conn := storetest.OpenAt(t, url), storetest.ConnectAsOwner(t, url)
+	db := storetest.Open(t)
 	started := time.Now()
-	for sql := range strings.SplitSeq(strings.ReplaceAll(insertMessagesSQL, "%[1]d", strconv.Itoa(rows)), ";") {
-		_, err := conn.Exec(t.Context(), sql)
-		require.NoError(t, err)
-	}
+	db.Exec(t, strings.ReplaceAll(insertMessagesSQL, "%[1]d", strconv.Itoa(rows)))
+	db.Exec(t, `vacuum analyze subscribe_message_logs`)
 	t.Logf("inserted %d messages in %v", rows, time.Since(started).Round(time.Millisecond))
 	yesterday := time.Now().UTC().Truncate(24*time.Hour).AddDate(0, 0, -1)
 	started = time.Now()
@@ -323,12 +318,8 @@ reset session_replication_role`
 
 func TestRatesOfCallerDoNotReadRowsOfOthers(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db, conn := storetest.OpenAt(t, url), storetest.ConnectAsOwner(t, url)
-	for sql := range strings.SplitSeq(insertOthersSQL, ";") {
-		_, err := conn.Exec(t.Context(), sql)
-		require.NoError(t, err)
-	}
+	db := storetest.Open(t)
+	db.Exec(t, insertOthersSQL)
 	db.Exec(t, insertTotalsSQL)
 	for _, analyzed := range []bool{false, true} {
 		if analyzed {
