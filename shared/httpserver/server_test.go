@@ -110,7 +110,9 @@ func TestHeaderHasAtMost16KiB(t *testing.T) {
 	for size, want := range map[int]int{maxHeaderBytes - 512: 200, maxHeaderBytes + 512: 431} {
 		c := dial(t, address)
 		c.send("GET /ok HTTP/1.1\r\nHost: x\r\nA: " + strings.Repeat("a", size) + "\r\n\r\n")
-		require.Equal(t, want, c.status(), "%d", size)
+		res, err := http.ReadResponse(c.responses, nil) // without its body: after status 431 the server may reset the connection
+		require.NoError(t, err)
+		require.Equal(t, want, res.StatusCode, "%d", size)
 	}
 }
 
