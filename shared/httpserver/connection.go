@@ -17,6 +17,10 @@ const (
 	// CloseDelay is how long the service waits after the last response before it closes a connection over which the
 	// client may still send. If unread bytes arrived at a closed connection, the client might lose this response.
 	CloseDelay = 500 * time.Millisecond
+
+	// sendBuffer limits the bytes of responses that the kernel keeps for a connection whose client does not read. The kernel
+	// uses up to twice as much memory. Without this limit, it keeps several MiB.
+	sendBuffer = 32 << 10
 )
 
 // errHeaderLines is a net.OpError because net/http sends no response after such an error.
@@ -38,6 +42,9 @@ func (l listener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
+	}
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetWriteBuffer(sendBuffer) // fails only if the connection is closed already
 	}
 	c := &connection{Conn: conn, headers: l.headers, limiter: l.limiter}
 	c.held.conn = c
@@ -79,6 +86,26 @@ func (c *connection) state(s http.ConnState) {
 		c.header = headerCount{}
 	case http.StateHijacked:
 		c.hijacked = true
+	}
+}
+
+// Write implements net.Conn. After an error, Close discards what the client has not read.
+func (c *connection) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if err != nil {
+		discardUnsent(c)
+	}
+	return n, err
+}
+
+// discardUnsent makes Close free the memory of the connection at once. Otherwise the kernel keeps what the client does not read,
+// also after Close.
+func discardUnsent(conn net.Conn) {
+	if c, wrapped := conn.(*connection); wrapped {
+		conn = c.Conn
+	}
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0) // fails only if the connection is closed already
 	}
 }
 

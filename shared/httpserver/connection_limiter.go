@@ -57,6 +57,9 @@ func (l *connectionLimiter) add(ctx context.Context, conn net.Conn) context.Cont
 	var surplus net.Conn
 	if len(l.open) > l.max {
 		surplus = l.pickIdle(conn)
+		if l.open[surplus].account == NoAccount {
+			discardUnsent(surplus)
+		}
 		l.removeLocked(surplus)
 	}
 	l.mu.Unlock()

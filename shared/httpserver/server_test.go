@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -196,4 +198,39 @@ func TestClientNetworkIsAddressOrIPv6Subnet(t *testing.T) {
 	require.NotEqual(t, ClientNetwork("2001:db8:1:2::1"), ClientNetwork("2001:db8:1:3::1"))
 	require.NotEqual(t, ClientNetwork("203.0.113.9"), ClientNetwork("203.0.113.10"))
 	require.Equal(t, ClientNetwork(""), ClientNetwork("no address"))
+}
+
+// A client that does not read makes the kernel keep only a small part of the response, and nothing after the connection is closed.
+func TestUnreadResponseUsesLittleMemoryOfTheKernel(t *testing.T) {
+	t.Parallel()
+	var written atomic.Int64
+	ended := make(chan struct{})
+	s := New(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		defer close(ended)
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Second))
+		for range 8 << 20 / 4096 {
+			n, err := w.Write(make([]byte, 4096))
+			if err != nil {
+				return
+			}
+			written.Add(int64(n))
+		}
+	}), 1000, nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	go func() { _ = s.Serve(l) }() // until Close
+	smallWindow := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
+		return raw.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4096) })
+	}}
+	conn, err := smallWindow.DialContext(t.Context(), "tcp", l.Addr().String())
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	_, err = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	require.NoError(t, err)
+	<-ended
+	require.Less(t, written.Load(), int64(256<<10))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(waitAtMost)))
+	_, err = io.Copy(io.Discard, conn)
+	require.ErrorIs(t, err, syscall.ECONNRESET, "the kernel has discarded what the client did not read")
 }

@@ -158,7 +158,7 @@ func TestErrorOfTheMeterEndsAPage(t *testing.T) {
 	require.False(t, more)
 }
 
-func TestRelayBatchIsAboutFourMebibytes(t *testing.T) {
+func TestRelayBatchIsAboutTwoMebibytes(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	for i := range 150 {
@@ -175,5 +175,5 @@ func TestRelayBatchIsAboutFourMebibytes(t *testing.T) {
 		})
 		require.NoError(t, err)
 	}
-	require.Equal(t, []int{65, 65, 20}, sizes)
+	require.Equal(t, []int{33, 33, 33, 33, 18}, sizes)
 }
