@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"maps"
 	"sync/atomic"
 
 	"github.com/sendonce/sendonce/scripts/bench"
@@ -49,7 +48,9 @@ func (t tasks) measureLife(ctx context.Context, o options, m *bench.Machine, add
 		err = sendErr
 	}
 	r.Rate, r.Series = sends.Rate, sends.Series
-	maps.Copy(r.Failures, sends.Failures)
+	for text, n := range sends.Failures {
+		r.Failures[text] += n
+	}
 	r.Compare(baseline.Name, rate)
 	return r, err
 }
