@@ -88,7 +88,7 @@ func TestWeChatDeliversAndKeepsALedger(t *testing.T) {
 	require.Equal(t, true, ledger.Sends[0]["delivered"])
 
 	require.NoError(t, w.Stop())
-	require.Equal(t, "issued a token \ndelivered to ann: {\"thing1\":{\"value\":\"Tea <b>\"}} (template T1)\n", log.String())
+	require.Equal(t, "token call \ndelivered to ann: {\"thing1\":{\"value\":\"Tea <b>\"}} (template T1)\n", log.String())
 	require.Len(t, w.Sends(), 1)
 }
 

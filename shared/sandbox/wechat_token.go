@@ -47,8 +47,8 @@ func (w *WeChat) token(rw http.ResponseWriter, r *http.Request) {
 		case body.Secret != w.o.Secret:
 			return wechatResult{40125, "invalid appsecret"}
 		}
-		// Only calls with the right secret are logged.
-		w.logf("issued a token %s", f)
+		// Only calls with the right secret are logged, with the fault f if there is one.
+		w.logf("token call %s", f)
 		return w.currentToken(body.ForceRefresh)
 	})
 }

@@ -28,8 +28,8 @@ const (
 // rows, so the first row of a caller does not wait until a large flush of other callers ends. A flush that fails because
 // of a row (IsRowError) is divided by caller before it is divided by row.
 type Coalescer[In, Out any] struct {
-	// DivideTimeouts divides a flush by caller also if it exceeded the statement_timeout. Set it before the first call of Do.
-	DivideTimeouts bool
+	// DivideOnTimeout divides a flush by caller also if it exceeded the statement_timeout. Set it before the first call of Do.
+	DivideOnTimeout bool
 
 	// flush commits all rows or none, and returns their results in order. After an error it may be
 	// unknown whether the rows are committed. If alone is true, there is one row, which was in a failed flush
@@ -160,13 +160,13 @@ func (c *Coalescer[In, Out]) count(batch []*entry[In, Out], n int) {
 
 // commit flushes a batch and lets its calls return. If single rows may be at fault (IsRowError), the batch is run again in
 // two parts, each with half of the callers; a batch of one caller is run again row by row, so that only the rows at fault
-// fail. After a statement_timeout (DivideTimeouts), the rows of each caller are run again. commitAgain runs in goroutines of
+// fail. After a statement_timeout (DivideOnTimeout), the rows of each caller are run again. commitAgain runs in goroutines of
 // its own, so that other callers need not wait. After any other error, all rows of the batch fail.
 func (c *Coalescer[In, Out]) commit(batch []*entry[In, Out]) {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	err := c.try(ctx, batch, false)
 	switch parts := splitByCaller(batch); {
-	case len(parts) > 1 && c.DivideTimeouts && SQLState(err) == CodeQueryCanceled:
+	case len(parts) > 1 && c.DivideOnTimeout && SQLState(err) == CodeQueryCanceled:
 		c.mu.Lock()
 		c.count(batch, 1) // until the rows have run again
 		c.mu.Unlock()

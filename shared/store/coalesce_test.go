@@ -211,7 +211,7 @@ func TestTimeoutFailsOnlyItsCallerIfFlushIsDivided(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFlushes()
-			f.DivideTimeouts = c.divide
+			f.DivideOnTimeout = c.divide
 			close(f.end)
 			var done sync.WaitGroup
 			done.Add(len(rows))

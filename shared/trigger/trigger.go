@@ -19,7 +19,7 @@ const (
 	pullTimeout    = 30 * time.Second // how long one pull request waits for messages
 	checkEvery     = 10 * time.Second // between two checks that a stream exists
 	wakeCheckEvery = time.Minute      // between two checks that WAKE stores messages
-	settleTimeout  = 10 * time.Second // for settling a message or a batch, tries on later connections included
+	settleTimeout  = 10 * time.Second // for the ack, nak or term of a message or a batch, including retries after a reconnect
 )
 
 // Trigger delivers messages from streams to functions. Any number may run, and any may be killed.

@@ -14,8 +14,8 @@ import (
 )
 
 // countMessagesSQL counts the waiting messages of the callers of an account (see Caller.Account), at most $2
-// rows of each caller in each of three indexes. It also returns the highest sequence number of a saved accepted message:
-// the quota assumes that all accepted messages up to this number are saved. The bytes of a message to a stream count once
+// rows of each caller in each of three indexes. It also returns a sequence number of the stream of accepted
+// messages, the highest that is saved or checked: the quota assumes that no message up to it is still to be saved. The bytes of a message to a stream count once
 // for each send, because the stream stores a copy each time.
 const countMessagesSQL = `
 with c as materialized (
@@ -44,8 +44,8 @@ select stream, caller_id from (
 ) u join unnest($1::text[], $2::bigint[]) as s (stream, size) using (stream)
 where size > 0 and total > size / 2 and own > size / 4`
 
-// sentToUserSQL counts, up to $3 of each, the saved and the unsaved messages (inbox_unsaved) that $1 sent to the user $2 within
-// the last 15 minutes. If $1 is the name of an account (see Caller.QuotaName), the messages of the other callers of the account count too.
+// sentToUserSQL counts, up to $3 of each, the messages that $1 sent to the user $2 within the last 15 minutes: the saved ones,
+// and the accepted ones that were rejected or are repeats (inbox_unsaved, which counts by minute, hence 16 minutes). If $1 is the name of an account (see Caller.QuotaName), the messages of the other callers of the account count too.
 const (
 	sentToUserSQL = `
 select (
@@ -89,10 +89,10 @@ func (a Admission) End() {
 	a.Admission.End()
 }
 
-// Admit counts a message of a caller before the message is saved, or accepted by a stream (accepted). It refuses
+// Admit counts a message of a caller before it is saved or, if accepted is true, before a stream accepts it. It refuses
 // the message (task.CodeQuota) if the account of the caller would exceed its quota of waiting messages, has used more than
 // its share of a stream, or has sent a quarter of an inbox to this user within 15 minutes, or too many accepted messages to this
-// user in this second. Only the last two refusals name a field, to, since the caller may still send to other users. If Admit
+// user in this second. Only the last two refusals name a field ("to"): the caller may still send to other users. If Admit
 // refuses, the caller of Admit must still look for a saved message with the same id, because a replay must succeed.
 //
 // While messages are submitted, the waiting messages in the database are counted about every second, every 10 s if they
@@ -163,7 +163,7 @@ func (st *Store) sharesExceeded(ctx context.Context, sizes map[string]int64) (ov
 	return over, err
 }
 
-// sentToUser is inboxShares.countSent.
+// sentToUser is the countSent function of the inboxShares.
 func (st *Store) sentToUser(ctx context.Context, pair inboxPair) (n int, err error) {
 	err = st.db.Hot.QueryRow(ctx, sentToUserSQL, store.Unprepared, pair.sender, pair.user, 2*st.inboxes.limit).Scan(&n)
 	return n, err

@@ -35,7 +35,7 @@ type Page struct {
 
 // scanRows limits the index entries that the query of one page scans (for each spelling of a phone number). A filter
 // that matches few tasks gives short or empty pages, but never a long query. For a live state, only the entries of tasks in
-// this state count: the query passes the tasks in other states, about three million in a second.
+// this state count: the query skips the others, about three million in a second.
 const scanRows = 10_000
 
 // The SQL of a list is listColumns, a from clause, listTail and listEnd. The from clause has the

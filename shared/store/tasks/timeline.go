@@ -42,13 +42,13 @@ const (
 	EventReceived EventKind = "received" // the submission that created the task
 	EventReplayed EventKind = "replayed" // the same submission again
 	EventClaimed  EventKind = "claimed"  // claimed by a sender app
-	EventExtended EventKind = "extended" // a lease was extended; Verdict is "sending" if the task was also marked, else "extended"; Message is the end of the lease
+	EventExtended EventKind = "extended" // a lease was extended; Verdict is "sending" if the call also marked the task as sending, else "extended"; Message is the end of the lease
 	EventReport   EventKind = "report"   // a sender app's report
 	EventVerdict  EventKind = "verdict"  // a lease ended, the task expired, or an operator or the submitter decided
 )
 
 // timelineSQL reads the newest lines of each log before a cursor. The order is by n, which counts the
-// lines of each log from the newest: a page may end early because of its size, and must then have the newest lines of
+// lines of each log from the newest: a page ends early if it has too many bytes, and must then have the newest lines of
 // every log. Each log has a limit of its own, because a window over all lines of a task would sort them all. A decision is
 // joined to its audit entry in operator_actions by the time, because one transaction wrote both.
 const timelineSQL = `
