@@ -1,6 +1,7 @@
 package exporter
 
 import (
+	"strings"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/metrics"
@@ -19,10 +20,10 @@ func show(s *metrics.Scrape, v overview.Snapshot) {
 	s.Gauge("snapshot_timestamp_seconds", "When Postgres was last read.", timestamp(v.At))
 	s.Gauge("snapshot_counted_timestamp_seconds", "The time up to which the counters are complete.", timestamp(v.CountedTo))
 	for _, q := range v.Queues {
-		showQueue(s, q, q.Name)
+		showQueue(s, q, label(q.Name))
 	}
 	for _, app := range v.Senders {
-		showSender(s, app, app.App)
+		showSender(s, app, label(app.App))
 	}
 	if v.OtherQueues.Live().N > 0 || v.OtherQueues.Totals.Submitted > 0 {
 		showQueue(s, v.OtherQueues, other)
@@ -37,6 +38,15 @@ func show(s *metrics.Scrape, v overview.Snapshot) {
 	for _, a := range v.Alerts {
 		s.Gauge("alert_open", "1 for each open alert of GET /api/v1/admin/alerts.", 1, "kind", string(a.Kind), "queue", a.Queue)
 	}
+}
+
+// label returns the label of a queue or app. Callers choose these names. A name that looks like the label of all others, such as
+// other or other_, gets one more underscore, so that no two labels are the same.
+func label(name string) string {
+	if strings.TrimRight(name, "_") == other {
+		return name + "_"
+	}
+	return name
 }
 
 func showQueue(s *metrics.Scrape, q overview.Queue, name string) {
