@@ -245,6 +245,7 @@ func TestConcurrentRelaysSendEachMessageOnce(t *testing.T) {
 	}
 	all.Wait()
 	ids := b.MsgIDs()
+	require.Len(t, ids, n, "no message is published twice")
 	slices.Sort(ids)
 	require.Len(t, slices.Compact(ids), n, "every message is published, although others are refused")
 	for _, m := range rows {
