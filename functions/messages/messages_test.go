@@ -72,6 +72,7 @@ func TestInvalidMessageIsRefusedWithItsInvalidFields(t *testing.T) {
 		{`{"client_msg_id":"k","to":"a","data":1,"confirm":false,"expected_receipts":2}`, 400, []string{"expected_receipts"}},
 		{`{"client_msg_id":"k","to":"a","data":"\u0000"}`, 400, []string{"data"}},
 		{`{"client_msg_id":"k","to":"a","data":"\ud800"}`, 400, []string{"data"}},
+		{`{"client_msg_id":"k","to":"a","data":[1e400]}`, 400, []string{"data"}},
 		{`{"client_msg_id":"k","to":"a","data":"` + long + `"}`, 413, nil},
 		{`{"client_msg_id":"k","to":"a","data":"` + long + long + `"}`, 413, nil}, // more than the limit of a request
 	} {

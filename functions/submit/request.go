@@ -1,11 +1,7 @@
 package submit
 
 import (
-	"bytes"
-	"cmp"
-	"encoding/json"
 	"math"
-	"strconv"
 	"strings"
 	"time"
 
@@ -19,7 +15,6 @@ const (
 	maxBatch       = 1000
 	maxMetadata    = 4 << 10 // bytes
 	maxNumberChars = 40      // characters of a number in the metadata
-	maxExponent    = 300     // of a number in the metadata, positive or negative
 )
 
 type (
@@ -100,22 +95,7 @@ func (r *sendRequest) validateMetadata(bad *decode.BadFields) {
 		bad.When(true, "metadata", "must be a JSON object of at most 4096 bytes")
 		return
 	}
-	decoder := json.NewDecoder(bytes.NewReader(r.Metadata))
-	decoder.UseNumber()
-	for token, err := decoder.Token(); err == nil; token, err = decoder.Token() {
-		if number, ok := token.(json.Number); ok && isUnsafe(number.String()) {
-			bad.When(true, "metadata", "has a number with more than 40 characters or an exponent beyond ±300")
-			return
-		}
-	}
-}
-
-// isUnsafe reports whether a number has too many characters or too large an exponent. Programs that read the metadata might fail
-// to parse such a number.
-func isUnsafe(number string) bool {
-	_, exponent, _ := strings.Cut(strings.ToLower(number), "e")
-	n, err := strconv.Atoi(cmp.Or(exponent, "0"))
-	return err != nil || n > maxExponent || n < -maxExponent || len(number) > maxNumberChars
+	bad.Numbers("metadata", r.Metadata, maxNumberChars)
 }
 
 // draft returns the text of the request, or its template and params. With use_template, content may have the params in URL-encoded

@@ -20,6 +20,7 @@ const (
 // Limits of the contract.
 const (
 	MaxData             = 64 << 10 // bytes of the data
+	MaxNumberChars      = 300      // characters of a number in the data
 	MaxSends            = 20       // highest max_sends
 	DefaultSends        = 5
 	MaxExpectedReceipts = 100

@@ -26,6 +26,7 @@ func (r *Message) Validate() []task.Field {
 	bad.When(r.Type != "" && !task.ValidKey(r.Type), "type", task.KeyRule)
 	bad.When(strings.HasPrefix(r.Type, "sendonce.") && r.Type != DefaultType, "type", "must not begin with sendonce.: these types are reserved for the service")
 	bad.When(r.Data == nil, "data", "is required: any JSON value but null")
+	bad.Numbers("data", r.Data, message.MaxNumberChars)
 	bad.Time("sent_at", r.SentAt)
 	bad.When(r.Ack != "" && r.Ack != api.AckSaved && r.Ack != api.AckAccepted, "ack", "must be saved or accepted")
 	bad.Between("max_sends", r.MaxSends, 1, message.MaxSends)
