@@ -20,7 +20,7 @@ const bulkAdminFields = `"roles":["admin"],"queues":["bulk"]`
 func TestLimitedOperatorIsRefusedByDefault(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	s.NewCallerWith("first", bulkAdminFields) // an example request revokes the first caller
+	s.NewCallerWith("first", bulkAdminFields) // has the id 1, whose caller an example request revokes
 	limited := s.NewCallerWith("limited", bulkAdminFields)
 	c := contract.Read(t)
 	for pattern, operation := range c.Operations {
@@ -97,7 +97,6 @@ func TestLimitedOperatorSeesOnlyItsQueues(t *testing.T) {
 	require.NotContains(t, bulkAdmin.Get(cluster.AdminPath+"overview").Text, `stream_full`)
 }
 
-// In its other roles, a limited operator acts only for itself, as any caller does.
 func TestLimitedOperatorActsOnlyForItselfInOtherRoles(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -227,16 +226,15 @@ func TestLimitedOperatorCannotTakeUserNames(t *testing.T) {
 	require.Equal(t, 403, helper.Get("/api/v1/messages?between=ann,bob").Status)
 	require.Contains(t, operator.Get(callers).Text, `"team.1"`)
 	s.NewCallerWith("last", `"roles":["sender"]`)
-	first := operator.Get(callers + "?limit=1")
-	require.Contains(t, first.Text, `"team"`)
-	second := operator.Get(fmt.Sprintf("%s?limit=1&after=%v", callers, first.Data("next_after")))
-	require.Contains(t, second.Text, `"team.1"`, "hidden callers do not leave gaps in the pages")
-	require.Nil(t, second.Data("next_after"))
+	page := operator.Get(callers + "?limit=1")
+	require.Contains(t, page.Text, `"team"`)
+	page = operator.Get(fmt.Sprintf("%s?limit=1&after=%v", callers, page.Data("next_after")))
+	require.Contains(t, page.Text, `"team.1"`, "hidden callers do not leave gaps in the pages")
+	require.Nil(t, page.Data("next_after"))
 	require.Equal(t, 200, s.NewCallerWith("bob", `"roles":["receiver"]`).Get("/api/v1/messages?between=ann,bob").Status, "an admin who is not limited to queues may create bob")
 }
 
-// A change of callers checks the stored limits of the admin, not the cached limits.
-func TestLimitedOperatorLimitsAreReadFromDatabase(t *testing.T) {
+func TestNewCallerIsCheckedAgainstStoredLimits(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	admin := s.NewCallerWith("admin-before", `"roles":["admin"]`)

@@ -22,7 +22,13 @@ func callerPath(s *cluster.Client, name string) string {
 // auditOf returns the audited actions on a caller, newest first.
 func auditOf(s *cluster.Client, name string) []any {
 	s.T.Helper()
-	return s.Get(cluster.AdminPath + "actions?subject=caller/" + path.Base(callerPath(s, name))).Values("action")
+	return auditedActions(s, "caller/"+path.Base(callerPath(s, name)))
+}
+
+// poll returns the status of a claim.
+func poll(by *cluster.Client, queue string) int {
+	by.T.Helper()
+	return by.Get(cluster.SMSPath + "tasks/pending?app_id=app&queue=" + queue).Status
 }
 
 func TestRevokeOperatorRevokesItsCallers(t *testing.T) {
@@ -35,19 +41,18 @@ func TestRevokeOperatorRevokesItsCallers(t *testing.T) {
 	rotated := ops.Post(callerPath(s, "ops.adopted")+"/rotate", "").RequireOK()
 	adopted.Password = rotated.Data("token").(string)
 	independent := s.NewCallerWith("ops.independent", `"roles":["sender"],"queues":["bulk"]`)
-	const poll = "/api/v1/sms/tasks/pending?app_id=app&queue=bulk"
 
 	s.Post(callerPath(s, "ops")+"/rotate", "").RequireOK()
 	for _, caller := range []*cluster.Client{deputy, phone, adopted, independent} {
-		require.NotEqual(t, 401, caller.Get(poll).Status, "%s stays valid when the operator's token is rotated", caller.User)
+		require.NotEqual(t, 401, poll(caller, "bulk"), "%s stays valid when the operator's token is rotated", caller.User)
 	}
 	revoked := s.Post(callerPath(s, "ops")+"/revoke", "").RequireOK()
 	require.ElementsMatch(t, []any{"ops.deputy", "ops.deputy.phone", "ops.adopted"}, revoked.Data("also_changed"))
 	for _, caller := range []*cluster.Client{deputy, phone, adopted} {
-		require.Equal(t, 401, caller.Get(poll).Status, caller.User)
+		require.Equal(t, 401, poll(caller, "bulk"), caller.User)
 		require.Equal(t, "caller.revoke", auditOf(s, caller.User)[0], caller.User)
 	}
-	require.Equal(t, 200, independent.Get(poll).Status, "an admin who is not limited to queues created this caller, and the operator never had its token")
+	require.Equal(t, 200, poll(independent, "bulk"), "an admin who is not limited to queues created this caller, and the operator never had its token")
 	require.Nil(t, s.Post(callerPath(s, "ops")+"/revoke", "").Data("also_changed"))
 }
 
@@ -64,9 +69,6 @@ func TestLimitedOperatorChangesNoCallersOfAnother(t *testing.T) {
 	phone := sub.NewCallerWith("ops.sub.phone", senderOfBulk)
 	upper := ops.NewCallerWith("ops.sub.upper", senderOfBulk)
 	s.NewCallerWith("ops.adopted", senderOfBulk)
-	poll := func(by *cluster.Client, queue string) int {
-		return by.Get("/api/v1/sms/tasks/pending?app_id=app&queue=" + queue).Status
-	}
 
 	for _, c := range []struct{ operator, caller *cluster.Client }{{ops, phone}, {sub, upper}} {
 		at := callerPath(s, c.caller.User)
@@ -103,15 +105,12 @@ func TestNarrowedOperatorNarrowsItsCallers(t *testing.T) {
 	slow := ops.NewCallerWith("ops.slow", `"roles":["sender"],"queues":["slow"]`)
 	submits := ops.NewCallerWith("ops.submits", `"roles":["submitter"],"queues":["bulk"]`)
 	other := s.NewCallerWith("other", `"roles":["sender"],"queues":["slow"]`)
-	poll := func(by *cluster.Client, queue string) int {
-		return by.Get("/api/v1/sms/tasks/pending?app_id=app&queue=" + queue).Status
-	}
 	require.Equal(t, []int{200, 200}, []int{poll(both, "slow"), poll(slow, "slow")})
 
 	narrowed := s.Do("PUT", callerPath(s, "ops"), `{"queues":["bulk"],"roles":["admin","sender"],"max_waiting_tasks":7}`).RequireOK()
 	require.ElementsMatch(t, []any{"ops.both", "ops.slow", "ops.submits"}, narrowed.Data("also_changed"))
 	require.Equal(t, []int{200, 403, 401}, []int{poll(both, "bulk"), poll(both, "slow"), poll(slow, "slow")})
-	require.Equal(t, 401, submits.Get("/api/v1/sms/task"+cluster.UnknownIDPath).Status, "a caller without a role is revoked")
+	require.Equal(t, 401, submits.Get("/api/v1/sms/task"+cluster.UnknownIDPath).Status, "a caller that has no role left is revoked")
 	require.Equal(t, 200, poll(other, "slow"), "another caller is not changed")
 	require.EqualValues(t, 7, s.Get(callerPath(s, "ops.both")).Data("max_waiting_tasks"))
 	require.Equal(t, []any{"caller.update", "caller.create"}, auditOf(s, "ops.both"))

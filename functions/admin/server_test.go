@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
-	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store/tasks"
@@ -94,11 +93,8 @@ func (s *testServer) claimAndReport(outcome task.Outcome) task.ID {
 	return c.ID
 }
 
-// actions returns the actions of the audit entries of a subject, newest first.
-func (s *testServer) actions(subject string) (actions []string) {
+// auditedActions returns the actions of the audit entries of a subject, newest first.
+func auditedActions(s *cluster.Client, subject string) []any {
 	s.T.Helper()
-	for _, a := range mustCall[api.Page[api.ActionResponse]](s, "GET", "actions?subject="+url.QueryEscape(subject), "").Items {
-		actions = append(actions, a.Action)
-	}
-	return actions
+	return s.Get(cluster.AdminPath + "actions?subject=" + url.QueryEscape(subject)).Values("action")
 }
