@@ -10,7 +10,7 @@ import (
 )
 
 // A caller with more messages than the stream can hold leaves room for the messages of others.
-func TestCallerThatFillsAStreamDelaysNoOthers(t *testing.T) {
+func TestCallerWithTooManyMessagesDelaysNoOthers(t *testing.T) {
 	t.Parallel()
 	for stream, to := range map[string]struct {
 		kind        int

@@ -15,8 +15,8 @@ import (
 
 const burst = 8000 // events of one caller
 
-// startBurst starts all functions, inserts a burst of events and calls relay, which publishes the events, until the test ends. Nothing
-// posts the events to deliver: the test may record them by acknowledging them to recorder.
+// startBurst starts all functions, inserts a burst of events, and calls relay again and again until the test ends. No trigger posts the
+// events to deliver. Events that the test acknowledges to recorder count as recorded.
 func startBurst(t *testing.T) (c *cluster.Cluster, recorder jetstream.Consumer) {
 	t.Helper()
 	c = cluster.New(t)
@@ -55,10 +55,10 @@ func TestBurstOfEventsDoesNotDelayOtherCallers(t *testing.T) {
 	defer events.Stop()
 	ctx, cancel := context.WithTimeout(t.Context(), cluster.WaitLimit)
 	defer cancel()
-	const before = 1000
-	other := 0 // the position of the other caller's event in the stream
+	const recorded = 1000 // before the event of the other caller is inserted
+	other := 0            // the position of the other caller's event in the stream
 	for n := range burst + 1 {
-		if n == before {
+		if n == recorded {
 			c.Admin.Exec(`insert into event_outbox (kind, ids, caller_id) values ('task.succeeded', array[gen_random_uuid()], 2)`)
 		}
 		event, err := events.Next(jetstream.NextContext(ctx))
@@ -66,14 +66,14 @@ func TestBurstOfEventsDoesNotDelayOtherCallers(t *testing.T) {
 		if event.Subject() == "evt.task.succeeded" {
 			other = n
 		}
-		if n < before {
+		if n < recorded {
 			require.NoError(t, event.DoubleAck(t.Context())) // slower than relay publishes, so the limit is reached
 		} else {
 			require.NoError(t, event.Ack())
 		}
 	}
-	require.Greater(t, other, before)
-	require.Less(t, other, before+3500) // maxUnrecorded + eventsPerCheck + batchEvents
+	require.Greater(t, other, recorded)
+	require.Less(t, other, recorded+3500) // maxUnrecorded + eventsPerCheck + batchEvents
 	cluster.Eventually(t, func() bool { return c.WaitingEvents() == 0 })
 }
 

@@ -236,7 +236,7 @@ func TestRedriveReachesReceiverThatStartedLate(t *testing.T) {
 	for remaining := o.Message(id).MaxSends - 1; remaining > 0; remaining-- {
 		cluster.Eventually(t, func() bool { return o.Message(id).RemainingSends <= remaining }, remaining)
 		o.Admin.Exec(`update message_live set next_at = now() where remaining_sends > 0`)
-		_, err := o.JetStream().Publish(t.Context(), "wake.relay", []byte("1"))
+		_, err := o.JetStream().Publish(t.Context(), bus.WakeRelay, []byte("1"))
 		require.NoError(t, err)
 	}
 	stuck := func() []any {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/shared/bus"
 )
 
 // waitingMessages returns how many messages wait in the test, from SENDONCE_WAITING_MESSAGES. Without
@@ -32,8 +33,8 @@ func rowUpdates(s *cluster.Client) int {
 	return s.Count(`select coalesce(sum(n_tup_upd), 0) from pg_stat_user_tables`)
 }
 
-// medianSendTime sends messages to a user for d, one after the other, and returns the
-// median time from the response to a submission until the message is sent.
+// medianSendTime submits messages to a user during d, one after the other. It returns the median time from the response
+// until the message is sent.
 func medianSendTime(o *cluster.Cluster, d time.Duration) time.Duration {
 	o.T.Helper()
 	var took []time.Duration
@@ -49,8 +50,7 @@ func medianSendTime(o *cluster.Cluster, d time.Duration) time.Duration {
 	return took[len(took)/2]
 }
 
-// Messages that wait for a full stream must not delay messages to another stream, and their rows must not be
-// updated while they wait.
+// Messages that wait for a full stream must not delay messages to another stream, and the rows of waiting messages must not be updated.
 func TestFullStreamWithManyWaitingMessagesIsCheap(t *testing.T) {
 	t.Parallel()
 	n := waitingMessages(t)
@@ -76,7 +76,7 @@ func TestFullStreamWithManyWaitingMessagesIsCheap(t *testing.T) {
 	removeLimit(o, limits)
 	began = time.Now()
 	o.Admin.Exec(`update stream_pauses set until = now()`)
-	_, err := o.JetStream().Publish(t.Context(), "wake.relay", []byte("1"))
+	_, err := o.JetStream().Publish(t.Context(), bus.WakeRelay, []byte("1"))
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return o.Admin.Count(`select count(*) from (select from message_live limit 1) l`) == 0 }, 5*cluster.WaitLimit, 20*time.Millisecond)
 	took := time.Since(began)
