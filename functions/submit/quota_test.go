@@ -29,7 +29,7 @@ func TestTaskOverQuotaIsRefusedWithRetryAfter(t *testing.T) {
 		require.Equal(t, []int{200, 200, 200, 200, 200, 429}, greedy.Post(batch, cluster.KeyedBatch(1, 6, "")).Codes(), "a replay is not refused")
 	}
 	require.Equal(t, []int{422, 429}, greedy.Post(batch, cluster.KeyedBatch(5, 6, `,"source":"other"`)).Codes())
-	require.Equal(t, []int{200, 200, 200}, modest.Post(batch, cluster.KeyedBatch(1, 3, "")).Codes(), "another caller is not limited")
+	require.Equal(t, []int{200, 200, 200}, modest.Post(batch, cluster.KeyedBatch(1, 3, "")).Codes(), "another caller has its own quota")
 	modest.Subscribe(cluster.Booking(1, ""))
 	modest.Subscribe(cluster.Booking(1, "")) // a repeat
 

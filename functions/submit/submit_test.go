@@ -107,7 +107,7 @@ func TestCancelReturnsTheCancelledTask(t *testing.T) {
 	require.Equal(t, []any{"failed", "cancelled"}, []any{cancelled.Data("state"), cancelled.Data("reason")})
 }
 
-// Each refused call returns a 4xx, which names all bad fields if there are any. It stores nothing but a row in receive_logs.
+// Each refused call returns a 4xx, which names all bad fields if there are any, and stores at most a row in receive_logs.
 func TestRefusedCallsNameBadFieldsAndStoreNothing(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
