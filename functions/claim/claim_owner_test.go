@@ -10,8 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// foreignCalls makes the calls that a hostile sender could make about the claim of another sender if the hostile sender knows the
-// task, the app and the claim.
+// foreignCalls makes the calls that another caller could make about a claim if it knows the ids of the task, the app and the claim.
 func foreignCalls(hostile *cluster.Client, id, app, claim string) map[string]cluster.Reply {
 	report := fmt.Sprintf(`{"task_id":%q,"app_id":%q`, id, app)
 	return map[string]cluster.Reply{

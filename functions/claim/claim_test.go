@@ -79,5 +79,5 @@ func TestCallerRevokedDuringItsClaimGetsNoTask(t *testing.T) {
 	s.Post(cluster.AdminPath+"callers/"+fmt.Sprint(s.Count(`select id from callers where name = 'phone'`))+"/revoke", "").RequireOK()
 	release()
 	require.Equal(t, 401, (<-claimed).Status)
-	require.Equal(t, "pending", s.Get(cluster.SMSPath+"task/"+id).Data("state"), "the task is given back")
+	require.Equal(t, "pending", s.Get(cluster.SMSPath+"task/"+id).Data("state"), "the task is released")
 }

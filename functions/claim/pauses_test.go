@@ -122,9 +122,9 @@ func TestResumeWakesClaimInAnotherProcess(t *testing.T) {
 	cluster.RequireClaimed(t, waiting, 2*time.Second, id)
 }
 
-// A claim begins to wait before the pause, so it does not know when the pause ends. All processes that know the end are killed. The
-// schedule in NATS wakes a new sweep, which ends the pause and wakes the claim.
-func TestNewSweepEndsPauseAfterAllOthersWereKilled(t *testing.T) {
+// A claim begins to wait before the pause, so its process has not read when the pause ends. All other processes are killed. The schedule
+// in NATS wakes a new sweep, which ends the pause and wakes the claim.
+func TestScheduleInNATSEndsPauseAfterCrash(t *testing.T) {
 	t.Parallel()
 	c := cluster.New(t)
 	claims, admin := c.At(c.Start("claim")), c.At(c.Start("admin"))

@@ -36,8 +36,8 @@ func subscribeTo(t *testing.T, url, subject string) *nats.Subscription {
 	return wakeUps
 }
 
-// awaitTask returns the response to a waiting claim once the claim is woken.
-func awaitTask(s *cluster.Client, waiting <-chan cluster.Reply) cluster.Reply {
+// awaitResponse returns the response to a waiting claim once the claim is woken.
+func awaitResponse(s *cluster.Client, waiting <-chan cluster.Reply) cluster.Reply {
 	s.T.Helper()
 	return cluster.Within(s.T, cluster.WaitLimit, waiting, "the response to the waiting claim")
 }
@@ -52,7 +52,7 @@ func TestFailedClaimStillWakesPolls(t *testing.T) {
 	s.Exec(`revoke insert on send_logs from sendonce_hot`)
 	require.Equal(t, 500, s.Get("/api/v1/sms/tasks/pending?app_id=x").Status)
 	s.Exec(`grant insert on send_logs to sendonce_hot`)
-	response := awaitTask(s, waiting)
+	response := awaitResponse(s, waiting)
 	if response.Status == 500 { // the poll was woken before the grant
 		response = s.Get("/api/v1/sms/tasks/pending?app_id=w&queue=other")
 	}
@@ -68,8 +68,8 @@ func TestWokenPollThatFailsWakesAnother(t *testing.T) {
 	failing := s.StartWaiting(poll + "fails") // the oldest, which is woken first
 	waiting := s.StartWaitingToo(poll + "w")
 	s.SubmitTo(task.DefaultQueue)
-	require.Equal(t, 500, awaitTask(s, failing).Status)
-	require.Len(t, awaitTask(s, waiting).List(), 1)
+	require.Equal(t, 500, awaitResponse(s, failing).Status)
+	require.Len(t, awaitResponse(s, waiting).List(), 1)
 }
 
 // memoryInUse matches the metric of an instance that uses at least 9 MB and less than 10 MB.
@@ -114,7 +114,7 @@ func TestSweepWithLostCommitResponseWakesPolls(t *testing.T) {
 	makeTasksDue(s)
 	proxy.LoseResponse(sandbox.Containing("update task_live"))
 	require.Equal(t, 503, s.Tick("sweep").Status)
-	require.Len(t, awaitTask(s, waiting).List(), 1)
+	require.Len(t, awaitResponse(s, waiting).List(), 1)
 }
 
 func TestFailedClaimWakesPollsOfOtherProcesses(t *testing.T) {
@@ -128,7 +128,7 @@ func TestFailedClaimWakesPollsOfOtherProcesses(t *testing.T) {
 	makeTasksDue(s)
 	proxy.LoseResponse(sandbox.Containing("update task_live"))
 	require.Equal(t, 503, failing.Get("/api/v1/sms/tasks/pending?app_id=x&wait=30").Status)
-	require.Len(t, awaitTask(s, waiting).List(), 1)
+	require.Len(t, awaitResponse(s, waiting).List(), 1)
 }
 
 func TestClaimWithoutWaitConsumesNoWakeUp(t *testing.T) {
@@ -164,7 +164,7 @@ func TestPollClaimsAgainAfterNATSConnects(t *testing.T) {
 		withoutNATS.SubmitTo(task.DefaultQueue)
 		require.Empty(t, waiting, when)
 		broker.Start()
-		require.Len(t, awaitTask(s, waiting).List(), 1, when)
+		require.Len(t, awaitResponse(s, waiting).List(), 1, when)
 		broker.Kill()
 	}
 }
@@ -193,10 +193,10 @@ func TestMessageIsPostedIfResponseToItsSaveIsLost(t *testing.T) {
 }
 
 // The first call of each kind goes to a server without NATS, as if its process had died before it published the wake-up.
-func TestRepeatPublishesTheWakeUpAgain(t *testing.T) {
+func TestRepeatPublishesLostWakeUp(t *testing.T) {
 	t.Parallel()
 	url, broker := sandbox.NewDatabase(t), cluster.NewNATS(t)
-	dead, alive := cluster.ServeOn(t, url), cluster.ServeOn(t, url, cluster.WithNATS(t, broker.URL()))
+	withoutNATS, withNATS := cluster.ServeOn(t, url), cluster.ServeOn(t, url, cluster.WithNATS(t, broker.URL()))
 	for _, c := range []struct{ path, body, wakes string }{
 		{"/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","idempotency_key":"k"}`, bus.QueueSubject("default")},
 		{cluster.MessagesPath, `{"client_msg_id":"inbox","to":"user:bob","data":1}`, bus.WakeRelay},
@@ -204,7 +204,7 @@ func TestRepeatPublishesTheWakeUpAgain(t *testing.T) {
 		{cluster.SubscribePath + "send", cluster.Booking(1, ""), bus.WakeWeChat},
 	} {
 		wakeUps := subscribeTo(t, broker.URL(), c.wakes)
-		for _, s := range []*cluster.Client{dead, alive} {
+		for _, s := range []*cluster.Client{withoutNATS, withNATS} {
 			s.Post(c.path, c.body).RequireOK()
 		}
 		_, err := wakeUps.NextMsg(cluster.WaitLimit)
