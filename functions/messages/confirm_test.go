@@ -25,8 +25,8 @@ func markRead(as *cluster.Client, upTo string) int {
 	return as.Post(cluster.MessagesPath+"/read", fmt.Sprintf(`{"between":"admin,%s","up_to":%q}`, as.User, upTo)).Status
 }
 
-// confirmedRows selects everything that a confirmation may change.
-const confirmedRows = `select concat(
+// confirmableRows selects the messages and receipts, which a confirmation changes.
+const confirmableRows = `select concat(
 	(select string_agg(concat_ws(' ', id, status, remaining_sends), ';' order by id) from reliable_messages),
 	(select string_agg(concat_ws(' ', message_id, consumer), ';' order by message_id, consumer) from message_receipts))`
 
@@ -40,7 +40,7 @@ func TestOnlyReceiversAndAdminsConfirmAMessage(t *testing.T) {
 	web := cluster.NewReceiver(t, nil)
 	port, err := sandbox.FreePort()
 	require.NoError(t, err)
-	dead := fmt.Sprintf("http://127.0.0.1:%d/", port)
+	deadURL := fmt.Sprintf("http://127.0.0.1:%d/", port)
 
 	shopID := admin.Count(`select id from callers where name = 'shop'`)
 	submit := func(key, fields string) string {
@@ -53,8 +53,8 @@ func TestOnlyReceiversAndAdminsConfirmAMessage(t *testing.T) {
 		"a subject":                submit("1", `"to":"msg.orders.paid","expected_receipts":2`),
 		"a subject, confirm false": submit("2", `"to":"msg.orders.paid","confirm":false`),
 		"a user":                   submit("3", `"to":"user:bob"`),
-		"a dead URL":               submit("4", fmt.Sprintf(`"to":%q`, dead)),
-		"a dead URL, confirm true": submit("5", fmt.Sprintf(`"to":%q,"confirm":true`, dead)),
+		"a dead URL":               submit("4", fmt.Sprintf(`"to":%q`, deadURL)),
+		"a dead URL, confirm true": submit("5", fmt.Sprintf(`"to":%q,"confirm":true`, deadURL)),
 		"a URL":                    submit("6", fmt.Sprintf(`"to":%q,"confirm":true`, web.URL)),
 		"a subject of no stream":   submit("7", `"to":"ordres.late"`),
 		"a subject of no stream, sends exhausted": submit("8", `"to":"ordres.never","max_sends":1`),
@@ -66,7 +66,7 @@ func TestOnlyReceiversAndAdminsConfirmAMessage(t *testing.T) {
 	token := delivered["confirmtoken"].(string)
 	require.Len(t, token, 43)
 
-	before := admin.QueryText(confirmedRows)
+	before := admin.QueryText(confirmableRows)
 	unknown := confirmMessage(eve, task.NewID().String(), `{}`)
 	require.Equal(t, 404, unknown.Status)
 	requireLikeUnknown := func(name string, got cluster.Reply) {
@@ -89,7 +89,7 @@ func TestOnlyReceiversAndAdminsConfirmAMessage(t *testing.T) {
 	requireLikeUnknown("never sent", confirmMessage(points, ids["a subject of no stream, sends exhausted"], `{}`))
 	require.Equal(t, 503, confirmMessage(points, ids["a subject of no stream"], `{}`).Status, "the message will be sent again, and then its receiver can confirm it")
 	require.Equal(t, 403, confirmMessage(shop, ids["a subject"], `{}`).Status)
-	require.Equal(t, before, admin.QueryText(confirmedRows), "nothing changed")
+	require.Equal(t, before, admin.QueryText(confirmableRows), "nothing changed")
 
 	for range 2 {
 		require.Equal(t, 204, confirmMessage(points, ids["a subject"], `{}`).Status)
@@ -118,7 +118,7 @@ func TestRepeatedOrEarlyConfirmationWaitsForNoLock(t *testing.T) {
 	points := w.Admin.NewMessageReceiver("points", "msg.orders.>", "ordres.>")
 	two := 2
 	sent := w.Save("msg.orders.paid", func(r *api.MessageRequest) { r.ExpectedReceipts = &two })
-	unsent := w.Save("ordres.late", func(*api.MessageRequest) {})
+	unsent := w.Save("ordres.late")
 	w.Admin.WaitCount(1, `select count(*) from message_live where id = $1 and status = 1`, sent)
 	require.Equal(t, 204, confirmMessage(points, sent, `{}`).Status)
 
@@ -177,7 +177,7 @@ func TestEarlyConfirmationSucceedsOnceMessageIsSaved(t *testing.T) {
 	require.Equal(t, 404, confirmMessage(eve, id, `{}`).Status)
 }
 
-func TestConfirmationOfMessageToBeRejectedIsNotFound(t *testing.T) {
+func TestConfirmationBeforeRejectionIsNotFound(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
 	bob, eve, orders := w.Admin.NewMessageReceiver("bob"), w.Admin.NewMessageReceiver("eve"), w.Admin.NewMessageReceiver("orders", "msg.orders.>")

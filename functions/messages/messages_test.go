@@ -151,13 +151,13 @@ func TestStuckMessagesArePagedRedrivenAndAbandoned(t *testing.T) {
 func TestViewersSeeOnlyTheHostThatAMessageIsPostedTo(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	ann, eyes := s.NewCaller("ann", "submitter"), s.NewCaller("eyes", "viewer")
+	ann, viewer := s.NewCaller("ann", "submitter"), s.NewCaller("viewer", "viewer")
 	created := ann.Post(cluster.MessagesPath, `{"client_msg_id":"1","to":"https://shop.example/SECRETMARK","data":1}`).RequireOK()
 	s.Exec(`update message_live set remaining_sends = 0, next_at = null`)
 	own := "/" + created.Data("server_msg_id").(string)
 	for _, path := range []string{own, "/stuck?kind=sending"} {
 		require.Contains(t, s.Get(cluster.MessagesPath+path).Text, "SECRETMARK", path)
-		require.Contains(t, eyes.Get(cluster.MessagesPath+path).Text, `"to":"https://shop.example/****"`, path)
+		require.Contains(t, viewer.Get(cluster.MessagesPath+path).Text, `"to":"https://shop.example/****"`, path)
 	}
 	require.Contains(t, ann.Get(cluster.MessagesPath+own).Text, "SECRETMARK")
 }
@@ -165,23 +165,23 @@ func TestViewersSeeOnlyTheHostThatAMessageIsPostedTo(t *testing.T) {
 func TestViewersReadMessagesAndEachRevealIsAudited(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	ann, bob, cid, eyes := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "submitter"), s.NewCaller("cid", "submitter"), s.NewCaller("eyes", "viewer")
+	ann, bob, cid, viewer := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "submitter"), s.NewCaller("cid", "submitter"), s.NewCaller("viewer", "viewer")
 	limited := s.NewCaller("limited", "viewer") // to one queue; messages have no queue
 	s.Exec(`update callers set queues = '{promo}' where name = 'limited'`)
 	id := ann.SendText("bob", "hello")
 	for path, status := range map[string]int{"/" + id: 404, "?between=ann,bob": 403, "/peers?user=bob": 403, "/stuck?kind=sent": 403} {
-		require.Equal(t, 200, eyes.Get(cluster.MessagesPath+path).Status, path)
+		require.Equal(t, 200, viewer.Get(cluster.MessagesPath+path).Status, path)
 		require.Equal(t, status, limited.Get(cluster.MessagesPath+path).Status, path)
 	}
-	require.Contains(t, eyes.Get(cluster.MessagesPath+"/peers?user=bob").Text, `"peer":"ann"`)
-	require.Equal(t, 403, eyes.Post(cluster.MessagesPath+"/"+id+"/abandon", `{"reason":"x"}`).Status)
-	require.Equal(t, 403, eyes.Post(cluster.MessagesPath+"/read", `{"between":"ann,bob","up_to":"`+id+`"}`).Status)
+	require.Contains(t, viewer.Get(cluster.MessagesPath+"/peers?user=bob").Text, `"peer":"ann"`)
+	require.Equal(t, 403, viewer.Post(cluster.MessagesPath+"/"+id+"/abandon", `{"reason":"x"}`).Status)
+	require.Equal(t, 403, viewer.Post(cluster.MessagesPath+"/read", `{"between":"ann,bob","up_to":"`+id+`"}`).Status)
 
 	reveal := func(who *cluster.Client) []any {
 		t.Helper()
 		return who.Post(cluster.MessagesPath+"/reveal", `{"ids":["`+id+`"],"reason":"asked"}`).Values("data")
 	}
-	for i, who := range []*cluster.Client{ann, bob, eyes, s} {
+	for i, who := range []*cluster.Client{ann, bob, viewer, s} {
 		require.Equal(t, []any{map[string]any{"text": "hello"}}, reveal(who))
 		require.Equal(t, i+1, s.Count(`select count(*) from operator_actions where action = 'message.reveal' and subject = $1 and reason = 'asked'`, id))
 		reveal(who) // not recorded again within the hour: see the last count
