@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// sentBooking asks whether the message of a booking was sent. The number of the booking must be appended.
+// sentBooking is the path of the query whether the message of a booking was sent. The id of the booking must be appended.
 const sentBooking = cluster.SubscribePath + "sent?business_type=course_booking&template_type=BOOKING_CONFIRM&receiver_user_id=9007199254740993&business_id="
 
 func TestCallerMayUseOnlyGrantedBusinessTypes(t *testing.T) {
@@ -44,7 +44,7 @@ func TestCallerMayUseOnlyGrantedBusinessTypes(t *testing.T) {
 	require.NotContains(t, hostile.Subscribe(coupon).Text, "skipped", "a caller may use its granted type")
 }
 
-func TestCallerThatOnlyRecordsMayAskWhatWasSent(t *testing.T) {
+func TestRecorderMayQueryWhatWasSent(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	recorder := s.NewCallerWith("records", `"roles":["submitter"],"queues":["wechat.recorded"]`)

@@ -194,9 +194,9 @@ func TestOnlyNewestClaimMayReportRecordedMessage(t *testing.T) {
 		return s.Post(status, fmt.Sprintf(`{"app_id":"app","claim_id":%v,%s}`, claim, fields))
 	}
 	require.Equal(t, "processing", expired.Data("state"))
-	other := record("")
-	require.Equal(t, true, other.Data("skipped"))
-	require.Nil(t, other.Data("claim_id"))
+	repeat := record("")
+	require.Equal(t, true, repeat.Data("skipped"))
+	require.Nil(t, repeat.Data("claim_id"))
 	longer := report(expired.Data("claim_id"), `"send_status":0,"lease_seconds":600`).RequireOK()
 	require.Greater(t, longer.Data("lease_until"), expired.Data("lease_until"))
 	s.Exec(`update task_live set due_at = now()`)
