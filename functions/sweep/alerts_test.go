@@ -19,30 +19,21 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// submitTasks submits n tasks.
-func submitTasks(s *cluster.Client, n int) {
-	s.T.Helper()
-	items := strings.Repeat(`,{"phone_number":"13800138000","content":"x"}`, n)[1:]
-	sent := s.Post("/api/v1/sms/send/batch", `{"items":[`+items+`]}`)
-	require.Equal(s.T, 200, sent.Status, sent.Text)
-}
-
 // failTasks submits n tasks and reports them as failed.
 func failTasks(s *cluster.Client, n int, errorCode string) {
 	s.T.Helper()
-	submitTasks(s, n)
+	items := strings.Repeat(`,{"phone_number":"13800138000","content":"x"}`, n)[1:]
+	s.Post("/api/v1/sms/send/batch", `{"items":[`+items+`]}`).RequireOK()
 	var reports []string
 	for _, task := range s.Get("/api/v1/sms/tasks/pending?app_id=app&limit=1000").List() {
 		reports = append(reports, fmt.Sprintf(`{"task_id":%q,"status":3,"error_code":%q}`, task["task_id"], errorCode))
 	}
 	require.Len(s.T, reports, n)
-	done := s.Post("/api/v1/sms/report/batch", `{"app_id":"app","items":[`+strings.Join(reports, ",")+`]}`)
-	require.Equal(s.T, 200, done.Status, done.Text)
+	done := s.Post("/api/v1/sms/report/batch", `{"app_id":"app","items":[`+strings.Join(reports, ",")+`]}`).RequireOK()
 	require.NotContains(s.T, done.Text, `"error":`)
 }
 
-// startThree starts three processes with all functions, and a trigger that calls them in
-// turn.
+// startThree starts three processes with all functions, and a trigger that calls them in turn.
 func startThree(o *cluster.Cluster, env ...string) (servers []*cluster.Client, processes []*sandbox.Process) {
 	o.T.Helper()
 	for range 3 {
@@ -68,7 +59,7 @@ func TestFailureBurstRaisesOneAlertThatClears(t *testing.T) {
 	shop := cluster.NewReceiver(t, nil)
 	_, secret := cluster.RegisterEndpoint(servers[0], fmt.Sprintf(`{"url":%q,"events":["alert.raised","alert.cleared"]}`, shop.URL))
 
-	var incidents []string
+	var alertIDs []string
 	for n := range 2 {
 		failTasks(servers[n], 25, "E")
 		stop := make(chan struct{})
@@ -94,7 +85,7 @@ func TestFailureBurstRaisesOneAlertThatClears(t *testing.T) {
 		}, data)
 		close(stop)
 		sweeps.Wait()
-		incidents = append(incidents, raised.Subject)
+		alertIDs = append(alertIDs, raised.Subject)
 		listed := servers[1].Get("/api/v1/admin/alerts").Data("items").([]any)
 		require.Len(t, listed, n+1)
 		require.Equal(t, raised.Subject, listed[0].(map[string]any)["id"], "open alerts are listed before cleared ones")
@@ -108,7 +99,7 @@ func TestFailureBurstRaisesOneAlertThatClears(t *testing.T) {
 		require.NotNil(t, data.ClearedAt)
 		require.Zero(t, data.Value)
 	}
-	require.NotEqual(t, incidents[0], incidents[1], "a second burst is a second incident")
+	require.NotEqual(t, alertIDs[0], alertIDs[1], "a second burst raises a second alert")
 	require.Equal(t, 2, o.Admin.Count(`select count(*) from alerts where cleared_at is not null`))
 	require.Equal(t, 4, shop.Calls())
 	events, err := o.JetStream().Stream(t.Context(), "EVENTS")
@@ -129,7 +120,7 @@ func TestFailureBurstRaisesOneAlertThatClears(t *testing.T) {
 		}
 	}
 	want := map[string]int{}
-	for _, id := range incidents {
+	for _, id := range alertIDs {
 		want["WARN alert raised failure_rate default "+id], want["INFO alert cleared failure_rate default "+id] = 1, 1
 	}
 	require.Equal(t, want, logged, "one process logs each change once")
