@@ -54,19 +54,21 @@ func scrape(t *testing.T, base string) string {
 	return cluster.Metrics(t, base+"/exporter") // cluster.Metrics adds /metrics
 }
 
-// createSampleData creates unfinished tasks in each state, finished tasks, a paused queue, and a stuck message (no send left).
-func createSampleData(t *testing.T, c *cluster.Cluster) {
+// openWithSampleData starts all functions, and creates unfinished tasks in each state, finished tasks, a paused queue, a stuck message
+// (no send left), a paused stream and an open alert.
+func openWithSampleData(t *testing.T) *cluster.Cluster {
 	t.Helper()
+	c := cluster.New(t, "SENDONCE_METRICS=open")
+	c.EnsureStreams()
+	c.StartWithoutTrigger()
 	send := func(more string) {
-		r := c.Admin.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"`+more+`}`)
-		require.Equal(t, 200, r.Status, r.Text)
+		c.Admin.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"`+more+`}`).RequireOK()
 	}
 	claim := func(app string) map[string]any {
 		return c.Admin.Get("/api/v1/sms/tasks/pending?limit=1&app_id=" + app).List()[0]
 	}
 	report := func(task map[string]any, outcome string) {
-		r := c.Admin.Post("/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"phone","claim_id":%v,%s}`, task["task_id"], task["claim_id"], outcome))
-		require.Equal(t, 200, r.Status, r.Text)
+		c.Admin.Post("/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"phone","claim_id":%v,%s}`, task["task_id"], task["claim_id"], outcome)).RequireOK()
 	}
 	for range 5 {
 		send(`,"on_unknown":"hold"`)
@@ -80,17 +82,17 @@ func createSampleData(t *testing.T, c *cluster.Cluster) {
 	send("")
 	send(`,"queue":"bulk"`)
 	send(fmt.Sprintf(`,"queue":"bulk","send_at":%q`, time.Now().Add(time.Hour).Format(time.RFC3339)))
-	require.Equal(t, 200, c.Admin.Post("/api/v1/admin/queues/bulk/pause", `{"reason":"test"}`).Status)
+	c.Admin.Post("/api/v1/admin/queues/bulk/pause", `{"reason":"test"}`).RequireOK()
 	c.Save("user:ann")
 	c.Admin.Exec(`update message_live set remaining_sends = 0, next_at = null`)
+	c.Admin.Exec(`insert into stream_pauses (stream, until, failures, reason) values ('EVENTS', now() + interval '1 hour', 1, 'full')`)
+	c.Admin.Exec(`insert into alerts (id, kind, queue, value, threshold) values (gen_random_uuid(), 'backlog', 'default', 2, 1)`)
+	return c
 }
 
 func TestExporterShowsTasksInEachState(t *testing.T) {
 	t.Parallel()
-	c := cluster.New(t, "SENDONCE_METRICS=open")
-	c.EnsureStreams()
-	c.StartWithoutTrigger()
-	createSampleData(t, c)
+	c := openWithSampleData(t)
 	require.NoError(t, storetest.OpenAt(t, c.DatabaseURL).Overview.Count(t.Context(), 0))
 	text := scrape(t, c.Admin.URL)
 	got := samples(t, text)

@@ -26,18 +26,6 @@ func readMonitoring(t *testing.T, file string) string {
 	return string(text)
 }
 
-// openWithSampleData starts all functions, and creates sample data, a paused stream and an open alert.
-func openWithSampleData(t *testing.T) *cluster.Cluster {
-	t.Helper()
-	c := cluster.New(t, "SENDONCE_METRICS=open")
-	c.EnsureStreams()
-	c.StartWithoutTrigger()
-	createSampleData(t, c)
-	c.Admin.Exec(`insert into stream_pauses (stream, until, failures, reason) values ('EVENTS', now() + interval '1 hour', 1, 'full')`)
-	c.Admin.Exec(`insert into alerts (id, kind, queue, value, threshold) values (gen_random_uuid(), 'backlog', 'default', 2, 1)`)
-	return c
-}
-
 func TestDashboardRulesAndRunbookUseMetricsThatExist(t *testing.T) {
 	t.Parallel()
 	c := openWithSampleData(t)
