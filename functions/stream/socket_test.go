@@ -18,7 +18,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-func names(fields []api.Field) (names []string) {
+func fieldNames(fields []api.Field) (names []string) {
 	for _, f := range fields {
 		names = append(names, f.Field)
 	}
@@ -110,7 +110,7 @@ func requireFramesLikePosts(t *testing.T, h cluster.Host) {
 		codes = append(codes, refused.Code)
 		require.Equal(t, posted.Status, refused.Code, posted.Text)
 		require.Equal(t, []any{posted.Body["error"], posted.Body["message"]}, []any{refused.Error, refused.Message})
-		require.ElementsMatch(t, posted.Fields(), names(refused.Fields))
+		require.ElementsMatch(t, posted.Fields(), fieldNames(refused.Fields))
 		require.Equal(t, r.ClientMsgID, refused.ClientMsgID)
 	}
 	require.Equal(t, []int{422, 400, 403, 413, 400}, codes)
@@ -124,7 +124,7 @@ func requireFramesLikePosts(t *testing.T, h cluster.Host) {
 	require.Equal(t, 403, refused.Status)
 	_, err = api.NewClient(s.URL, ann.User, ann.Password).Socket(t.Context(), "ann", api.StreamRequest{After: new(int64(-1))})
 	require.ErrorAs(t, err, &refused)
-	require.Equal(t, []string{"Last-Event-ID"}, names(refused.Fields))
+	require.Equal(t, []string{"Last-Event-ID"}, fieldNames(refused.Fields))
 }
 
 // socketLoad is the client of a user. It connects again whenever its socket breaks, resumes after the last
@@ -263,8 +263,8 @@ func TestKilledFunctionLosesNoSocketMessage(t *testing.T) {
 		id := slices.Collect(maps.Keys(ids))[0]
 		require.Positive(t, receiver.messages[id], "bob received the message under the id of its acknowledgement")
 	}
-	for _, kind := range sender.lateAcks {
-		require.Equal(t, "saved", kind)
+	for _, ackType := range sender.lateAcks {
+		require.Equal(t, "saved", ackType)
 	}
 	require.Equal(t, n, o.Admin.Count(`select count(*) from messages`), "each message is saved once")
 }

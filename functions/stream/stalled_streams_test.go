@@ -27,25 +27,40 @@ const stalledLength = 55_000
 // (sendCopies).
 const stalledMemory = 2 * stalledLength
 
+// openBus connects to a NATS server, and creates the streams.
+func openBus(t *testing.T, url string) *bus.Bus {
+	t.Helper()
+	b, err := bus.Open(bus.Config{URL: url, Replicas: 1}, sandbox.Log(t))
+	require.NoError(t, err)
+	t.Cleanup(b.Close)
+	require.NoError(t, b.Ensure(t.Context()))
+	return b
+}
+
+// newMessage returns a message to a user, without data.
+func newMessage(user, id string) bus.Message {
+	e := cloudevents.NewEvent()
+	e.SetID(id)
+	e.SetSource("/test")
+	e.SetType("text")
+	return bus.Message{Subject: bus.UserSubject(user), Event: e}
+}
+
 // fillInbox publishes n messages of stalledLength to a user.
 func fillInbox(t *testing.T, b *bus.Bus, user string, n int) {
 	t.Helper()
 	messages := make([]bus.Message, n)
 	for i := range messages {
-		e := cloudevents.NewEvent()
-		e.SetID(fmt.Sprintf("%s-%d", user, i))
-		e.SetSource("/test")
-		e.SetType("text")
-		require.NoError(t, e.SetData(cloudevents.ApplicationJSON, []byte(`"`+strings.Repeat("<", stalledLength)+`"`)))
-		messages[i] = bus.Message{Subject: bus.UserSubject(user), Event: e}
+		messages[i] = newMessage(user, fmt.Sprintf("%s-%d", user, i))
+		require.NoError(t, messages[i].Event.SetData(cloudevents.ApplicationJSON, []byte(`"`+strings.Repeat("<", stalledLength)+`"`)))
 	}
 	for _, err := range b.Publish(t.Context(), messages) {
 		require.NoError(t, err)
 	}
 }
 
-// serveUnbuffered serves h over connections with a small write buffer, so that writes wait for a client that does not read.
-func serveUnbuffered(t *testing.T, h http.Handler) *cluster.Client {
+// serveWithSmallBuffer serves h over connections with a small write buffer, so that writes wait for a client that does not read.
+func serveWithSmallBuffer(t *testing.T, h http.Handler) *cluster.Client {
 	t.Helper()
 	web := httptest.NewUnstartedServer(h)
 	web.Config.ConnState = func(c net.Conn, state http.ConnState) {
@@ -80,12 +95,9 @@ var memoryUsed = regexp.MustCompile(`(?m)^sendonce_memory_budget_used_bytes (\S+
 func TestStalledStreamsUseOnlyTheirCallersMemory(t *testing.T) {
 	t.Parallel()
 	broker, url := cluster.NewNATS(t), sandbox.NewDatabase(t)
-	b, err := bus.Open(bus.Config{URL: broker.URL(), Replicas: 1}, sandbox.Log(t))
-	require.NoError(t, err)
-	t.Cleanup(b.Close)
-	require.NoError(t, b.Ensure(t.Context()))
+	b := openBus(t, broker.URL())
 	_, h := cluster.NewEnv(t, url, cluster.WithNATS(t, broker.URL()), func(c *settings.Config) { c.MemoryMB = 1 })
-	s := serveUnbuffered(t, h).Connect(url)
+	s := serveWithSmallBuffer(t, h).Connect(url)
 	mallory, ann := s.NewCaller("mallory", "receiver"), s.NewCaller("ann", "receiver")
 	const events = 8
 	fillInbox(t, b, "mallory", events)

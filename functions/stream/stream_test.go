@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"github.com/coder/websocket"
 	"github.com/stretchr/testify/require"
 
@@ -98,10 +97,7 @@ func TestStreamsQueryNothingPerMessage(t *testing.T) {
 	admin := o.At(o.Start("admin"))
 	caller := admin.NewCaller("u-0", "receiver")
 	caller.URL = s.URL
-	broker, err := bus.Open(bus.Config{URL: o.NATS.URL(), Replicas: 1}, sandbox.Log(t))
-	require.NoError(t, err)
-	t.Cleanup(broker.Close)
-	require.NoError(t, broker.Ensure(t.Context()))
+	b := openBus(t, o.NATS.URL())
 	const users = 200
 	readers, messages := make([]*cluster.StreamReader, users), make([]bus.Message, users)
 	for i := range users {
@@ -109,20 +105,14 @@ func TestStreamsQueryNothingPerMessage(t *testing.T) {
 		if i == 0 {
 			who = caller
 		}
-		name := fmt.Sprintf("u-%d", i)
-		readers[i] = cluster.OpenStream(who, cluster.StreamsPath+name)
-		event := cloudevents.NewEvent()
-		event.SetID(name)
-		event.SetSource("/test")
-		event.SetType("text")
-		messages[i] = bus.Message{Subject: bus.UserSubject(name), Event: event}
+		readers[i] = cluster.OpenStream(who, fmt.Sprint(cluster.StreamsPath+"u-", i))
 	}
 	sendsWithoutStatement := func(round int) bool {
 		before := o.Admin.LastStatementAt()
 		for i := range messages {
-			messages[i].Event.SetID(fmt.Sprintf("u-%d-%d", i, round))
+			messages[i] = newMessage(fmt.Sprint("u-", i), fmt.Sprintf("u-%d-%d", i, round))
 		}
-		for _, err := range broker.Publish(t.Context(), messages) {
+		for _, err := range b.Publish(t.Context(), messages) {
 			require.NoError(t, err)
 		}
 		for i, e := range readers {
