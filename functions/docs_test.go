@@ -20,8 +20,6 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the generated parts of docs")
 
-const updateDocs = "go test ./functions -run TestDocs -update"
-
 func readPage(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -47,7 +45,7 @@ func requirePart(t *testing.T, path, name, want string) {
 		require.NoError(t, os.WriteFile(path, []byte(before+"<!-- "+name+" -->\n"+want+"<!-- /"+name+" -->"+after), 0o644))
 		return
 	}
-	sandbox.RequireGolden(t, path, part, want, updateDocs)
+	sandbox.RequireGolden(t, path, part, want, "go test ./functions -run TestDocs -update")
 }
 
 func settingsTable() string { return command.ConfigTable(Commands(), Catalogue()...) }
@@ -125,8 +123,8 @@ func TestDocsUseNoSubjectOfMakeExample(t *testing.T) {
 	}
 }
 
-// A Chinese page has the same commands, calls and settings as the English page.
-func TestDocsAreTheSameInBothLanguages(t *testing.T) {
+// A Chinese page has the same commands as the English page, and names the same API paths and settings.
+func TestDocsHaveTheSameFactsInBothLanguages(t *testing.T) {
 	t.Parallel()
 	english, err := filepath.Glob("../docs/*.md")
 	require.NoError(t, err)

@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
-func TestEveryFileNamesTheRelease(t *testing.T) {
+func TestVersionIsTheSameInAllFiles(t *testing.T) {
 	t.Parallel()
 	heading := "## [" + fn.Release + "]"
 	if strings.HasSuffix(fn.Release, "-dev") {
