@@ -91,17 +91,17 @@ func TestEndpointChangesAreAudited(t *testing.T) {
 func TestRotationKeepsOldSecretForADay(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	at, first := cluster.RegisterEndpoint(s, shopURL)
+	at, oldSecret := cluster.RegisterEndpoint(s, shopURL)
 	require.Nil(t, s.Get(at).Data("old_secret_until"))
 	rotated := s.Post(at+"/rotate-secret", "").RequireOK()
-	second := rotated.Data("secret").(string)
-	require.NotEqual(t, first, second)
+	newSecret := rotated.Data("secret").(string)
+	require.NotEqual(t, oldSecret, newSecret)
 	require.NotEmpty(t, rotated.Data("rotated_at"))
 	until, err := time.Parse(time.RFC3339Nano, rotated.Data("old_secret_until").(string))
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now().Add(24*time.Hour), until, time.Minute)
 	require.Equal(t, rotated.Data("old_secret_until"), s.Get(at).Data("old_secret_until"))
-	require.Zero(t, s.Count(`select count(*) from webhook_endpoints where secret in ($1, $2) or old_secret in ($1, $2)`, second, first), "secrets are stored encrypted")
+	require.Zero(t, s.Count(`select count(*) from webhook_endpoints where secret in ($1, $2) or old_secret in ($1, $2)`, newSecret, oldSecret), "secrets are stored encrypted")
 
 	s.Exec(`update webhook_endpoints set old_secret_until = now()`)
 	require.Nil(t, s.Get(at).Data("old_secret_until"), "the day is over")
@@ -412,10 +412,10 @@ func TestDeliveryIsResentInAnyState(t *testing.T) {
 	require.Equal(t, "https://shop.test/callback", s.Post(cluster.DeliveriesPath+"/"+callback+"/resend", "").Data("url"))
 }
 
-func TestEnableResendAndTestWakeDeliver(t *testing.T) {
+func TestEnableResendAndTestEventWakeDeliver(t *testing.T) {
 	t.Parallel()
 	s, broker := cluster.OwnServer.ServeWithNATS(t)
-	woken, err := broker.SubscribeSync(bus.WakeDeliver)
+	wakeUps, err := broker.SubscribeSync(bus.WakeDeliver)
 	require.NoError(t, err)
 	require.NoError(t, broker.Flush())
 
@@ -424,7 +424,7 @@ func TestEnableResendAndTestWakeDeliver(t *testing.T) {
 	s.Post(at+"/disable", "").RequireOK()
 	for _, path := range []string{at + "/enable", cluster.DeliveriesPath + "/" + id + "/resend", at + "/test"} {
 		s.Post(path, "").RequireOK()
-		_, err := woken.NextMsg(10 * time.Second)
+		_, err := wakeUps.NextMsg(10 * time.Second)
 		require.NoError(t, err, path)
 	}
 }
@@ -468,7 +468,7 @@ func TestFailedDeliveriesAreResentInBatches(t *testing.T) {
 		s.Exec(`update webhook_deliveries set state = 2, attempts = 9, claims = 9, next_at = null, finished_at = now() - $2::interval where id = $1`, id, ago)
 		return id
 	}
-	old, second, first := fail(at, "3 hours"), fail(at, "1 minute"), fail(at, "2 minutes") // not in the order of their ids
+	old, later, earlier := fail(at, "3 hours"), fail(at, "1 minute"), fail(at, "2 minutes") // not in the order of their ids
 	fail(disabled, "1 minute")
 	theirs := fail(others, "1 minute")
 	delivered := cluster.InsertDelivery(s, path.Base(at), task.NewID())
@@ -482,14 +482,14 @@ func TestFailedDeliveriesAreResentInBatches(t *testing.T) {
 	got := resend(shop, `,"limit":1`)
 	require.EqualValues(t, 1, got.Data("resent"))
 	require.Equal(t, true, got.Data("more"))
-	require.Equal(t, "pending", state(first), "the delivery that failed first is resent first")
-	require.Equal(t, "failed", state(second))
+	require.Equal(t, "pending", state(earlier), "the delivery that failed earlier is resent first")
+	require.Equal(t, "failed", state(later))
 	require.EqualValues(t, 0, resend(shop, `,"endpoint_id":"`+path.Base(others)+`"`).Data("resent"), "not those of another caller")
 	got = resend(shop, "")
 	require.EqualValues(t, 1, got.Data("resent"))
 	require.Equal(t, false, got.Data("more"))
 	require.EqualValues(t, 0, resend(shop, "").Data("resent"), "nothing is left")
-	for _, id := range []string{first, second} {
+	for _, id := range []string{earlier, later} {
 		require.Equal(t, "pending", state(id))
 		require.Equal(t, []string{"webhook.resend"}, auditedActions(s, "delivery/"+id))
 	}
