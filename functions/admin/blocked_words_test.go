@@ -19,5 +19,5 @@ func TestBlockedWordsAreAddedAndRemoved(t *testing.T) {
 	require.Equal(t, "赌博", mustCall[api.BlockedWordResponse](s, "DELETE", at, "").Word)
 	s.requireError(404, "not_found", nil, "DELETE", at, "")
 	s.requireError(400, "invalid_request", []string{"word"}, "POST", "blocked-words", `{"word":"\u3000"}`)
-	require.Equal(t, []any{"blocked.remove", "blocked.add"}, auditedActions(s.Client, fmt.Sprintf("blocked_word/%d", w.ID)))
+	require.Equal(t, []any{"blocked.remove", "blocked.add"}, s.AuditedActions(fmt.Sprintf("blocked_word/%d", w.ID)))
 }

@@ -35,7 +35,7 @@ func TestCallersAreCreatedChangedAndRevoked(t *testing.T) {
 	require.Len(t, rotated.Token, 43)
 	require.NotNil(t, mustCall[api.CallerResponse](s, "POST", path+"/revoke", "").RevokedAt)
 	s.requireError(409, "conflict", nil, "POST", path+"/rotate", "")
-	require.Equal(t, []any{"caller.revoke", "caller.rotate", "caller.update", "caller.update", "caller.create"}, auditedActions(s.Client, fmt.Sprintf("caller/%d", created.ID)))
+	require.Equal(t, []any{"caller.revoke", "caller.rotate", "caller.update", "caller.update", "caller.create"}, s.AuditedActions(fmt.Sprintf("caller/%d", created.ID)))
 	require.NotContains(t, s.call("GET", "actions", "").Text, created.Token)
 
 	s.requireError(409, "conflict", nil, "POST", "callers", `{"name":"ops.2","roles":["admin"]}`)

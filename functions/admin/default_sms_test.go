@@ -31,7 +31,7 @@ func TestDefaultSMSIsAddedChangedAndDeleted(t *testing.T) {
 	require.Equal(t, created.ID, mustCall[api.DefaultSMSResponse](s, "DELETE", path, "").ID)
 	s.requireError(404, "not_found", nil, "GET", path, "")
 	s.requireError(404, "not_found", nil, "DELETE", path, "")
-	require.Equal(t, []any{"default.delete", "default.update", "default.reset", "default.create"}, auditedActions(s.Client, fmt.Sprintf("default/%d", created.ID)))
+	require.Equal(t, []any{"default.delete", "default.update", "default.reset", "default.create"}, s.AuditedActions(fmt.Sprintf("default/%d", created.ID)))
 
 	plus := mustCall[api.DefaultSMSResponse](s, "POST", "default-sms", `{"phone_number":"+8613800138000","content":"x"}`)
 	require.Equal(t, plus.ID, mustCall[api.Page[api.DefaultSMSResponse]](s, "GET", "default-sms?phone_number=%2B8613800138000", "").Items[0].ID)

@@ -186,7 +186,7 @@ func TestLimitedOperatorCannotGrantMoreThanItHas(t *testing.T) {
 	}
 	require.Contains(t, shown, `"team.helper"`)
 
-	self := fmt.Sprintf("%s/%d", callers, s.Count(`select id from callers where name = 'team'`))
+	self := s.CallerPath("team")
 	for _, grants := range []string{`{"queues":[]}`, `{"queues":["bulk"]}`, `{"roles":["admin","sender","trigger"]}`} {
 		require.Equal(t, 403, operator.Do("PUT", self, grants).Status, "a limited operator cannot change its own limits: %s", grants)
 	}
@@ -213,7 +213,7 @@ func TestLimitedOperatorCannotTakeUserNames(t *testing.T) {
 	}
 	require.Equal(t, 2, s.Count(`select count(*) from callers`))
 
-	at := fmt.Sprintf("%s/%d", callers, s.Count(`select id from callers where name = 'ann'`))
+	at := s.CallerPath("ann")
 	for _, r := range []cluster.Reply{
 		operator.Get(at), operator.Post(at+"/rotate", ""), operator.Post(at+"/revoke", ""), operator.Do("PUT", at, `{"roles":["receiver"]}`),
 	} {

@@ -13,16 +13,10 @@ import (
 	"github.com/sendonce/sendonce/shared/settings"
 )
 
-// callerPath returns the admin path of a caller.
-func callerPath(s *cluster.Client, name string) string {
-	s.T.Helper()
-	return cluster.AdminPath + "callers/" + s.QueryText(`select id::text from callers where name = $1`, name)
-}
-
 // auditOf returns the audited actions on a caller, newest first.
 func auditOf(s *cluster.Client, name string) []any {
 	s.T.Helper()
-	return auditedActions(s, "caller/"+path.Base(callerPath(s, name)))
+	return s.AuditedActions("caller/" + path.Base(s.CallerPath(name)))
 }
 
 // poll returns the status of a claim.
@@ -38,22 +32,22 @@ func TestRevokeOperatorRevokesItsCallers(t *testing.T) {
 	deputy := ops.NewCallerWith("ops.deputy", `"roles":["admin","sender"],"queues":["bulk"]`)
 	phone := deputy.NewCallerWith("ops.deputy.phone", `"roles":["sender"],"queues":["bulk"]`)
 	adopted := s.NewCallerWith("ops.adopted", `"roles":["sender"],"queues":["bulk"]`) // belongs to ops after the next line
-	rotated := ops.Post(callerPath(s, "ops.adopted")+"/rotate", "").RequireOK()
+	rotated := ops.Post(s.CallerPath("ops.adopted")+"/rotate", "").RequireOK()
 	adopted.Password = rotated.Data("token").(string)
 	independent := s.NewCallerWith("ops.independent", `"roles":["sender"],"queues":["bulk"]`)
 
-	s.Post(callerPath(s, "ops")+"/rotate", "").RequireOK()
+	s.Post(s.CallerPath("ops")+"/rotate", "").RequireOK()
 	for _, caller := range []*cluster.Client{deputy, phone, adopted, independent} {
 		require.NotEqual(t, 401, poll(caller, "bulk"), "%s stays valid when the operator's token is rotated", caller.User)
 	}
-	revoked := s.Post(callerPath(s, "ops")+"/revoke", "").RequireOK()
+	revoked := s.Post(s.CallerPath("ops")+"/revoke", "").RequireOK()
 	require.ElementsMatch(t, []any{"ops.deputy", "ops.deputy.phone", "ops.adopted"}, revoked.Data("also_changed"))
 	for _, caller := range []*cluster.Client{deputy, phone, adopted} {
 		require.Equal(t, 401, poll(caller, "bulk"), caller.User)
 		require.Equal(t, "caller.revoke", auditOf(s, caller.User)[0], caller.User)
 	}
 	require.Equal(t, 200, poll(independent, "bulk"), "an admin who is not limited to queues created this caller, and the operator never had its token")
-	require.Nil(t, s.Post(callerPath(s, "ops")+"/revoke", "").Data("also_changed"))
+	require.Nil(t, s.Post(s.CallerPath("ops")+"/revoke", "").Data("also_changed"))
 }
 
 // Access that a limited operator has granted must end when the operator is revoked. So an operator cannot change callers of other
@@ -71,7 +65,7 @@ func TestLimitedOperatorChangesNoCallersOfAnother(t *testing.T) {
 	s.NewCallerWith("ops.adopted", senderOfBulk)
 
 	for _, c := range []struct{ operator, caller *cluster.Client }{{ops, phone}, {sub, upper}} {
-		at := callerPath(s, c.caller.User)
+		at := s.CallerPath(c.caller.User)
 		for _, r := range []cluster.Reply{
 			c.operator.Post(at+"/rotate", ""), c.operator.Do("PUT", at, `{"queues":["bulk","slow"]}`), c.operator.Do("PUT", at, `{"roles":["admin"]}`),
 		} {
@@ -83,16 +77,16 @@ func TestLimitedOperatorChangesNoCallersOfAnother(t *testing.T) {
 	}
 
 	// An operator may change the callers that its own callers created, and callers that belong to no operator.
-	ops.Do("PUT", callerPath(s, "ops.adopted"), `{"queues":["bulk","slow"]}`).RequireOK()
-	ops.Post(callerPath(s, "ops.sub")+"/rotate", "").RequireOK()
-	rotated := ops.Post(callerPath(s, phone.User)+"/rotate", "").RequireOK()
+	ops.Do("PUT", s.CallerPath("ops.adopted"), `{"queues":["bulk","slow"]}`).RequireOK()
+	ops.Post(s.CallerPath("ops.sub")+"/rotate", "").RequireOK()
+	rotated := ops.Post(s.CallerPath(phone.User)+"/rotate", "").RequireOK()
 	phone.Password = rotated.Data("token").(string)
 	require.Equal(t, 200, poll(phone, "bulk"))
 
 	other := s.NewCallerWith("ops.other", senderOfBulk)
-	narrowed := s.Do("PUT", callerPath(s, "ops"), `{"queues":["bulk"]}`)
+	narrowed := s.Do("PUT", s.CallerPath("ops"), `{"queues":["bulk"]}`)
 	require.ElementsMatch(t, []any{"ops.sub", "ops.adopted"}, narrowed.Data("also_changed"))
-	revoked := s.Post(callerPath(s, "ops")+"/revoke", "")
+	revoked := s.Post(s.CallerPath("ops")+"/revoke", "")
 	require.ElementsMatch(t, []any{"ops.sub", "ops.sub.phone", "ops.sub.upper", "ops.adopted"}, revoked.Data("also_changed"))
 	require.Equal(t, []int{401, 401, 200}, []int{poll(phone, "bulk"), poll(upper, "bulk"), poll(other, "bulk")})
 }
@@ -107,16 +101,16 @@ func TestNarrowedOperatorNarrowsItsCallers(t *testing.T) {
 	other := s.NewCallerWith("other", `"roles":["sender"],"queues":["slow"]`)
 	require.Equal(t, []int{200, 200}, []int{poll(both, "slow"), poll(slow, "slow")})
 
-	narrowed := s.Do("PUT", callerPath(s, "ops"), `{"queues":["bulk"],"roles":["admin","sender"],"max_waiting_tasks":7}`).RequireOK()
+	narrowed := s.Do("PUT", s.CallerPath("ops"), `{"queues":["bulk"],"roles":["admin","sender"],"max_waiting_tasks":7}`).RequireOK()
 	require.ElementsMatch(t, []any{"ops.both", "ops.slow", "ops.submits"}, narrowed.Data("also_changed"))
 	require.Equal(t, []int{200, 403, 401}, []int{poll(both, "bulk"), poll(both, "slow"), poll(slow, "slow")})
 	require.Equal(t, 401, submits.Get("/api/v1/sms/task"+cluster.UnknownIDPath).Status, "a caller that has no role left is revoked")
 	require.Equal(t, 200, poll(other, "slow"), "another caller is not changed")
-	require.EqualValues(t, 7, s.Get(callerPath(s, "ops.both")).Data("max_waiting_tasks"))
+	require.EqualValues(t, 7, s.Get(s.CallerPath("ops.both")).Data("max_waiting_tasks"))
 	require.Equal(t, []any{"caller.update", "caller.create"}, auditOf(s, "ops.both"))
 	require.Equal(t, []any{"caller.revoke", "caller.create"}, auditOf(s, "ops.slow"))
 
-	s.Do("PUT", callerPath(s, "ops"), `{"queues":[]}`).RequireOK()
+	s.Do("PUT", s.CallerPath("ops"), `{"queues":[]}`).RequireOK()
 	require.Equal(t, 403, poll(both, "slow"), "the grants of its callers are not widened")
 }
 
@@ -130,7 +124,7 @@ func TestNumberOfCallersOfLimitedOperatorIsLimited(t *testing.T) {
 	for _, by := range []*cluster.Client{ops, deputy} {
 		by.NewCallerWith(by.User+".1", `"roles":["admin"],"queues":["bulk"]`)
 	}
-	ops.Post(callerPath(s, "ops.1")+"/revoke", "").RequireOK()
+	ops.Post(s.CallerPath("ops.1")+"/revoke", "").RequireOK()
 	for _, by := range []*cluster.Client{ops, deputy} {
 		r := by.Post(cluster.AdminPath+"callers", fmt.Sprintf(`{"name":%q,"roles":["admin"],"queues":["bulk"]}`, by.User+".2"))
 		require.Equal(t, 403, r.Status, r.Text)

@@ -3,7 +3,6 @@ package admin_test
 import (
 	"encoding/json"
 	"net/http"
-	"net/url"
 	"testing"
 	"time"
 
@@ -91,10 +90,4 @@ func (s *testServer) claimAndReport(outcome task.Outcome) task.ID {
 	require.NoError(s.T, errs[0])
 	require.Equal(s.T, task.Applied, outs[0].Verdict)
 	return c.ID
-}
-
-// auditedActions returns the actions of the audit entries of a subject, newest first.
-func auditedActions(s *cluster.Client, subject string) []any {
-	s.T.Helper()
-	return s.Get(cluster.AdminPath + "actions?subject=" + url.QueryEscape(subject)).Values("action")
 }

@@ -29,7 +29,7 @@ func TestTemplatesAreAddedAndChanged(t *testing.T) {
 	require.False(t, mustCall[api.TemplateResponse](s, "POST", path+"/deactivate", "").IsActive)
 	require.Empty(t, mustCall[api.Page[api.TemplateResponse]](s, "GET", "template?active=true", "").Items)
 	require.True(t, mustCall[api.TemplateResponse](s, "POST", path+"/activate", "").IsActive)
-	require.Equal(t, []any{"template.activate", "template.deactivate", "template.update", "template.create"}, auditedActions(s.Client, path))
+	require.Equal(t, []any{"template.activate", "template.deactivate", "template.update", "template.create"}, s.AuditedActions(path))
 
 	mustCall[api.TemplateResponse](s, "POST", "template", `{"template_name":"second","template_content":"x"}`)
 	page := mustCall[api.Page[api.TemplateResponse]](s, "GET", "template?limit=1", "")

@@ -2,7 +2,6 @@ package claim_test
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"testing"
 	"time"
@@ -76,7 +75,7 @@ func TestCallerRevokedDuringItsClaimGetsNoTask(t *testing.T) {
 	claimed := make(chan cluster.Reply, 1)
 	go func() { claimed <- phone.Get(cluster.SMSPath + "tasks/pending?app_id=app") }()
 	cluster.Eventually(t, func() bool { return storetest.IsWaiting(t, s.Owner) })
-	s.Post(cluster.AdminPath+"callers/"+fmt.Sprint(s.Count(`select id from callers where name = 'phone'`))+"/revoke", "").RequireOK()
+	s.Post(s.CallerPath("phone")+"/revoke", "").RequireOK()
 	release()
 	require.Equal(t, 401, (<-claimed).Status)
 	require.Equal(t, "pending", s.Get(cluster.SMSPath+"task/"+id).Data("state"), "the task is released")

@@ -1,7 +1,6 @@
 package messages_test
 
 import (
-	"fmt"
 	"net/http"
 	"testing"
 
@@ -35,7 +34,7 @@ func TestMessageOverQuotaIsRefusedWithRetryAfter(t *testing.T) {
 	require.Equal(t, []any{429, "quota_exceeded", 5, "frame"}, []any{frame.Code, frame.Error, frame.RetryAfterSeconds, frame.ClientMsgID})
 	require.Equal(t, 200, cluster.SendTo(modest, 0, "msg.orders.paid", "x").Status)
 
-	at := fmt.Sprintf("/api/v1/admin/callers/%d", s.Count(`select id from callers where name = 'greedy'`))
+	at := s.CallerPath("greedy")
 	require.EqualValues(t, 6, s.Do("PUT", at, `{"max_waiting_messages":6}`).Data("max_waiting_messages"))
 	require.Equal(t, 200, cluster.SendTo(greedy, 5, "msg.orders.paid", "x").Status)
 	require.Equal(t, 429, cluster.SendTo(greedy, 6, "msg.orders.paid", "x").Status)

@@ -214,6 +214,6 @@ func TestStreamTokenReplacesCredentials(t *testing.T) {
 	}
 	require.Equal(t, 403, ann.Post(cluster.StreamsPath+"bob/token", "").Status)
 	require.Equal(t, 401, (&cluster.Client{T: t, URL: s.URL, User: "bob", Password: "x"}).Get(cluster.StreamsPath+"bob?token="+token).Status, "wrong credentials are refused even with a valid token")
-	s.Post("/api/v1/admin/callers/"+s.QueryText(`select id::text from callers where name = 'bob'`)+"/revoke", "{}")
+	s.Post(s.CallerPath("bob")+"/revoke", "{}")
 	require.Equal(t, 401, get(cluster.StreamsPath+"bob?token="+token), "the caller was revoked")
 }

@@ -1,7 +1,6 @@
 package submit_test
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -33,7 +32,7 @@ func TestTaskOverQuotaIsRefusedWithRetryAfter(t *testing.T) {
 	modest.Subscribe(cluster.Booking(1, ""))
 	modest.Subscribe(cluster.Booking(1, "")) // a repeat
 
-	at := fmt.Sprintf("/api/v1/admin/callers/%d", s.Count(`select id from callers where name = 'modest'`))
+	at := s.CallerPath("modest")
 	require.EqualValues(t, 4, s.Do("PUT", at, `{"max_waiting_tasks":4}`).Data("max_waiting_tasks"))
 	require.Equal(t, 429, modest.Post(one, `{"phone_number":"13800138000","content":"hello"}`).Status, "a caller may have a limit of its own")
 	require.Nil(t, s.Do("PUT", at, `{"max_waiting_tasks":0}`).Data("max_waiting_tasks"), "0 = the limit of the settings applies")
@@ -60,7 +59,7 @@ func TestCallerPriorityIsLimited(t *testing.T) {
 	s := cluster.Serve(t)
 	const one, batch = "/api/v1/sms/send", "/api/v1/sms/send/batch"
 	greedy, modest := s.NewCallerWith("greedy", `"roles":["submitter"]`), s.NewCaller("modest", "submitter")
-	at := fmt.Sprintf("/api/v1/admin/callers/%d", s.Count(`select id from callers where name = 'greedy'`))
+	at := s.CallerPath("greedy")
 	require.EqualValues(t, 0, s.Get(at).Data("best_priority"), "a new caller may use any priority")
 	require.Equal(t, []int{200}, greedy.Post(batch, cluster.KeyedBatch(1, 1, `,"priority":0`)).Codes())
 	require.EqualValues(t, 4, s.Do("PUT", at, `{"best_priority":4}`).Data("best_priority"))

@@ -18,12 +18,6 @@ import (
 
 func TestMain(m *testing.M) { sandbox.Main(m) }
 
-// auditedActions returns the actions of the audit entries of a subject, oldest first.
-func auditedActions(s *cluster.Client, subject string) []string {
-	s.T.Helper()
-	return strings.Fields(s.QueryText(`select coalesce(string_agg(action, ' ' order by id), '') from operator_actions where subject = $1`, subject))
-}
-
 func requireNoSecretsInAuditLog(s *cluster.Client) {
 	s.T.Helper()
 	require.Positive(s.T, s.Count(`select count(*) from operator_actions`))
@@ -54,7 +48,7 @@ func TestEndpointSecretIsShownOnce(t *testing.T) {
 		require.NotContains(t, shown.Text, secret)
 	}
 	require.Contains(t, shop.Post(cluster.EndpointsPath, shopURL).Text, `"events":[]`, "no events means all events")
-	require.Equal(t, []string{"webhook.create"}, auditedActions(s, fmt.Sprintf("webhook/%v", created.Data("id"))))
+	require.Equal(t, []any{"webhook.create"}, s.AuditedActions(fmt.Sprintf("webhook/%v", created.Data("id"))))
 	requireNoSecretsInAuditLog(s)
 }
 
@@ -84,7 +78,7 @@ func TestEndpointChangesAreAudited(t *testing.T) {
 	require.Equal(t, 404, s.Do("DELETE", at, "").Status)
 	require.Equal(t, "failed", s.Get(cluster.DeliveriesPath+"/"+pending).Data("state"))
 	require.Equal(t, "delivered", s.Get(cluster.DeliveriesPath+"/"+delivered).Data("state"))
-	require.Equal(t, []string{"webhook.create", "webhook.disable", "webhook.enable", "webhook.delete"}, auditedActions(s, "webhook/"+id), "a call that changes nothing is not recorded")
+	require.Equal(t, []any{"webhook.delete", "webhook.enable", "webhook.disable", "webhook.create"}, s.AuditedActions("webhook/"+id), "a call that changes nothing is not recorded")
 	requireNoSecretsInAuditLog(s)
 }
 
@@ -105,7 +99,7 @@ func TestRotationKeepsOldSecretForADay(t *testing.T) {
 
 	s.Exec(`update webhook_endpoints set old_secret_until = now()`)
 	require.Nil(t, s.Get(at).Data("old_secret_until"), "the day is over")
-	require.Equal(t, []string{"webhook.create", "webhook.rotate"}, auditedActions(s, "webhook/"+path.Base(at)))
+	require.Equal(t, []any{"webhook.rotate", "webhook.create"}, s.AuditedActions("webhook/"+path.Base(at)))
 	requireNoSecretsInAuditLog(s)
 }
 
@@ -192,7 +186,7 @@ func TestEndpointOfRevokedCallerIsNotEnabled(t *testing.T) {
 		require.Contains(t, refused.Text, "the caller of this endpoint is revoked")
 	}
 	require.Equal(t, false, s.Get(at).Data("enabled"))
-	require.Equal(t, []string{"webhook.create"}, auditedActions(s, "webhook/"+path.Base(at)))
+	require.Equal(t, []any{"webhook.create"}, s.AuditedActions("webhook/"+path.Base(at)))
 	require.Equal(t, 204, s.Do("DELETE", at, "").Status)
 	s.Post(neighbour+"/enable", "").RequireOK()
 }
@@ -283,7 +277,7 @@ func TestSecretOfRobotIsStoredAndNeverShown(t *testing.T) {
 		for _, shown := range []cluster.Reply{created, refused, s.Get(at), s.Get(cluster.EndpointsPath), s.Get(cluster.AdminPath + "actions")} {
 			require.NotContains(t, shown.Text, secret)
 		}
-		require.Equal(t, []string{"webhook.create"}, auditedActions(s, "webhook/"+path.Base(at)))
+		require.Equal(t, []any{"webhook.create"}, s.AuditedActions("webhook/"+path.Base(at)))
 	}
 	require.Equal(t, 2, s.Count(`select count(*) from webhook_endpoints where starts_with(secret, 'enc2.') and format in ('dingtalk', 'feishu')`))
 	require.Equal(t, 2, s.Count(`select count(*) from webhook_endpoints where secret is null`))
@@ -404,7 +398,7 @@ func TestDeliveryIsResentInAnyState(t *testing.T) {
 	s.Post(cluster.DeliveriesPath+"/"+id+"/resend", "").RequireOK()
 	require.Equal(t, 204, s.Do("DELETE", at, "").Status)
 	requireRefused()
-	require.Equal(t, []string{"webhook.resend", "webhook.resend", "webhook.resend"}, auditedActions(s, "delivery/"+id))
+	require.Equal(t, []any{"webhook.resend", "webhook.resend", "webhook.resend"}, s.AuditedActions("delivery/"+id))
 	requireNoSecretsInAuditLog(s)
 
 	s.Get(cluster.SigningSecretPath).RequireOK()
@@ -442,7 +436,7 @@ func TestTestEventCreatesADeliveryAndIsLimited(t *testing.T) {
 	require.Equal(t, sent.Data("event_id"), payload["id"])
 	require.Equal(t, "sendonce.test.v1", payload["type"])
 	require.Equal(t, path.Base(at), payload["data"].(map[string]any)["endpoint_id"])
-	require.Equal(t, []string{"webhook.create", "webhook.test"}, auditedActions(s, "webhook/"+path.Base(at)))
+	require.Equal(t, []any{"webhook.test", "webhook.create"}, s.AuditedActions("webhook/"+path.Base(at)))
 
 	for range 9 {
 		shop.Post(at+"/test", "").RequireOK()
@@ -491,7 +485,7 @@ func TestFailedDeliveriesAreResentInBatches(t *testing.T) {
 	require.EqualValues(t, 0, resend(shop, "").Data("resent"), "nothing is left")
 	for _, id := range []string{earlier, later} {
 		require.Equal(t, "pending", state(id))
-		require.Equal(t, []string{"webhook.resend"}, auditedActions(s, "delivery/"+id))
+		require.Equal(t, []any{"webhook.resend"}, s.AuditedActions("delivery/"+id))
 	}
 	require.Equal(t, "failed", state(old), "it failed before since")
 	require.Equal(t, "failed", state(theirs))

@@ -3,6 +3,7 @@ package cluster
 import (
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -38,6 +39,18 @@ func (s *Client) NewCallerWith(name, fields string) *Client {
 	as := *s
 	as.User, as.Password = name, created.Data("token").(string)
 	return &as
+}
+
+// CallerPath returns the admin path of a caller.
+func (s *Client) CallerPath(name string) string {
+	s.T.Helper()
+	return AdminPath + "callers/" + s.QueryText(`select id::text from callers where name = $1`, name)
+}
+
+// AuditedActions returns the actions of the audit entries of a subject, newest first.
+func (s *Client) AuditedActions(subject string) []any {
+	s.T.Helper()
+	return s.Get(AdminPath + "actions?subject=" + url.QueryEscape(subject)).Values("action")
 }
 
 // SubmitTo submits a task to a queue and returns its id.
