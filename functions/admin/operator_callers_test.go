@@ -116,9 +116,7 @@ func TestNarrowedOperatorNarrowsItsCallers(t *testing.T) {
 
 func TestNumberOfCallersOfLimitedOperatorIsLimited(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	_, h := cluster.NewEnv(t, url, func(c *settings.Config) { c.OperatorCallers = 3 })
-	s := cluster.ServeHandler(t, h).Connect(url)
+	s := cluster.ServeOn(t, sandbox.NewDatabase(t), func(c *settings.Config) { c.OperatorCallers = 3 })
 	ops := s.NewCallerWith("ops", `"roles":["admin"],"queues":["bulk"]`)
 	deputy := ops.NewCallerWith("ops.deputy", `"roles":["admin"],"queues":["bulk"]`)
 	for _, by := range []*cluster.Client{ops, deputy} {
@@ -140,8 +138,8 @@ func TestNumberOfCallersOfLimitedOperatorIsLimited(t *testing.T) {
 func TestOperatorSharesItsQuotasWithItsCallers(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	_, h := cluster.NewEnv(t, url, func(c *settings.Config) { c.WaitingTasks, c.WaitingMessages = 5, 5 })
-	s := cluster.ServeHandler(t, h).Connect(url)
+	limits := func(c *settings.Config) { c.WaitingTasks, c.WaitingMessages = 5, 5 }
+	s := cluster.ServeOn(t, url, limits)
 	const grants = `"roles":["admin","submitter"],"queues":["bulk"]`
 	ops := s.NewCallerWith("ops", grants)
 	deputy := ops.NewCallerWith("ops.deputy", grants)
@@ -168,8 +166,7 @@ func TestOperatorSharesItsQuotasWithItsCallers(t *testing.T) {
 	require.Equal(t, []int{429, 429, 429, 200}, []int{send(ops, 9), send(deputy, 9), send(helper, 9), send(modest, 9)})
 
 	// Another process gets its counts from the database.
-	_, h = cluster.NewEnv(t, url, func(c *settings.Config) { c.WaitingTasks, c.WaitingMessages = 5, 5 })
-	other := cluster.ServeHandler(t, h)
+	other := cluster.ServeOn(t, url, limits)
 	for _, by := range []*cluster.Client{ops, helper} {
 		by.URL = other.URL
 		require.Equal(t, 429, send(by, 10), by.User)

@@ -115,12 +115,11 @@ func TestFullStreamsAreTrimmed(t *testing.T) {
 			createLimited(o, stream, c.subjects, 10)
 			// This trigger reaches no function: it runs only because deliver requests the headers of messages from it.
 			require.NoError(t, o.StartTrigger("http://127.0.0.1:1").WaitFor(t.Context(), `"triggering"`))
-			_, h := cluster.NewEnv(t, o.DatabaseURL, func(cfg *settings.Config) {
+			web := cluster.ServeOn(t, o.DatabaseURL, func(cfg *settings.Config) {
 				// All messages are old enough to be removed.
 				ahead := func() time.Time { return time.Now().Add(time.Hour + time.Minute) }
 				cfg.Bus = bus.Config{URL: cluster.NATSURL(t, o.NATS.URL(), bus.UserAll), Replicas: 1, Now: ahead}
 			})
-			web := cluster.ServeHandler(t, h)
 			o.Client = api.NewClient(web.URL, "admin", "secret")
 			tick := func(function string) { require.Equal(t, 204, web.Tick(function).Status) }
 			for range 10 {
