@@ -124,7 +124,7 @@ func skipAll(t *testing.T, js jetstream.JetStream) {
 
 // The stream is deleted and created again. Then its consumer begins after messages that no
 // function has received: they count as acknowledged, but are not saved.
-func TestReconcileFindsAcceptedUnsavedMessages(t *testing.T) {
+func TestReconcileSavesMissingAcknowledgedMessages(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t)
 	trigger := w.StartTrigger(w.Client.BaseURL)
@@ -245,7 +245,7 @@ func TestEntriesThatAreNotMessagesAreRemoved(t *testing.T) {
 }
 
 // NATS has lost the end of the stream, and the consumers do not deliver a new message, which has the sequence number of a lost one.
-// It is saved after the deduplication window, which is 0 while the stream is nearly full.
+// The new message is saved after the deduplication window, which is 0 while the stream is nearly full.
 func TestMessageWithSequenceNumberOfLostOneIsSaved(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "SENDONCE_STREAM_ACCEPTED_MB=1")
@@ -385,13 +385,13 @@ func TestRejectedMessagesDoNotFillTheStream(t *testing.T) {
 	require.Zero(t, w.Admin.Count(`select count(*) from dead_letters`))
 }
 
-func TestReconcileFindsMessagesThatSaveNeverReceived(t *testing.T) {
+func TestReconcileSavesUnacknowledgedAfterIdleTime(t *testing.T) {
 	t.Parallel()
 	sandbox.OnlyWithFaults(t)
 	w := cluster.OpenTwoPhase(t)
 	ack := w.Accept("lost", `1`)
 	require.Equal(t, 204, w.Admin.Tick("save").Status)
-	require.Zero(t, w.SavedMessages(), "a message is checked only after idleTime")
+	require.Zero(t, w.SavedMessages(), "a message that no consumer has acknowledged is saved only after idleTime")
 	cluster.Eventually(t, func() bool { return w.Admin.Tick("save").Status == 204 && w.SavedMessages() == 1 })
 	require.NotEqual(t, "accepted", w.Message(ack.ServerMsgID).State)
 }

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
@@ -20,7 +19,7 @@ func fillStream(o *cluster.Cluster, subject string, messages, size int) {
 	o.T.Helper()
 	js := o.JetStream()
 	for range messages {
-		_, err := js.PublishMsg(o.T.Context(), &nats.Msg{Subject: subject, Data: []byte(strings.Repeat("x", size))})
+		_, err := js.Publish(o.T.Context(), subject, make([]byte, size))
 		require.NoError(o.T, err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 // TestContractHasNoLintProblems finds what linters and client generators reject. make openapi runs the linters and generators.
 func TestContractHasNoLintProblems(t *testing.T) {
 	t.Parallel()
-	l := &lint{uses: map[string]bool{}}
+	l := &lint{referenced: map[string]bool{}}
 	doc := Read(t).Doc
 	for _, under := range []string{"paths", "webhooks"} {
 		for route, item := range doc[under].(Object) {
@@ -26,7 +26,7 @@ func TestContractHasNoLintProblems(t *testing.T) {
 	for _, kind := range slices.Sorted(maps.Keys(doc["components"].(Object))) {
 		for name := range doc["components"].(Object)[kind].(Object) {
 			at := Pointer("components", kind, name)
-			l.addIf(kind != "securitySchemes" && !l.uses["#"+at], at, "is referenced nowhere")
+			l.addIf(kind != "securitySchemes" && !l.referenced["#"+at], at, "is referenced nowhere")
 		}
 	}
 	slices.Sort(l.problems)
@@ -34,8 +34,8 @@ func TestContractHasNoLintProblems(t *testing.T) {
 }
 
 type lint struct {
-	uses     map[string]bool // the values of $ref
-	problems []string
+	referenced map[string]bool // the values of $ref
+	problems   []string
 }
 
 func (l *lint) addIf(isProblem bool, at, problem string) {
@@ -53,7 +53,7 @@ func (l *lint) walk(node any, at string) {
 		}
 	case Object:
 		if ref, ok := n["$ref"].(string); ok {
-			l.uses[ref] = true
+			l.referenced[ref] = true
 		}
 		isProperty := path.Base(path.Dir(at)) == "properties"
 		l.addIf(isProperty && n["default"] != nil, at, "has a default: generated clients then require the field")
