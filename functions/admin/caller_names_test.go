@@ -32,5 +32,4 @@ func TestCallersAreFoundByIDAndName(t *testing.T) {
 	for _, query := range []string{"", "ids=1&name=shop", "ids=1,", "ids=-1", "ids=a", "name=a%20b"} {
 		require.Equal(t, 400, s.Get(path+query).Status, query)
 	}
-	require.Equal(t, 403, s.NewCaller("phone", "sender").Get(path+"ids=1").Status)
 }

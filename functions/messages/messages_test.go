@@ -100,7 +100,7 @@ func TestBlockedWordsRefuseNewMessagesOnly(t *testing.T) {
 	require.Equal(t, 200, s.Post(cluster.MessagesPath, body("k")).Status, "a repeat of a saved message is not refused")
 }
 
-func TestCallersActOnlyForThemselvesAndOnlyInTheirRole(t *testing.T) {
+func TestCallersActOnlyForThemselves(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop, points := s.NewCaller("shop", "submitter"), s.NewCaller("points", "receiver")
@@ -111,11 +111,6 @@ func TestCallersActOnlyForThemselvesAndOnlyInTheirRole(t *testing.T) {
 	s.Get(cluster.MessagesPath + "/by-key/k?from=ann").RequireOK()
 	at := fmt.Sprintf("%s/%v", cluster.MessagesPath, saved.Data("server_msg_id"))
 	require.Equal(t, 403, points.Post(at+"/received", `{"consumer":"stock"}`).Status, "points is not stock")
-
-	require.Equal(t, 403, shop.Post(at+"/received", `{"consumer":"shop"}`).Status, "shop is no receiver")
-	require.Equal(t, 403, points.Post(cluster.MessagesPath, strings.Replace(body, "ann", "points", 1)).Status, "points is no submitter")
-	require.Equal(t, 403, shop.Post(at+"/redrive", "").Status, "shop is no admin")
-	require.Equal(t, 403, shop.Get(cluster.MessagesPath+"/stuck?kind=sent").Status, "shop is no admin or viewer")
 }
 
 func TestStuckMessagesArePagedRedrivenAndAbandoned(t *testing.T) {
