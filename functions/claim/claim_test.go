@@ -45,9 +45,7 @@ func TestClaimOfDisconnectedAppReleasesTasks(t *testing.T) {
 	require.Error(t, <-clientErr)
 	<-disconnected
 	proxy.Resume()
-	cluster.Eventually(t, func() bool {
-		return s.Count(`select count(*) from report_logs where app_id = 'leaver' and verdict = 'applied'`) == 1
-	})
+	s.WaitCount(1, `select count(*) from report_logs where app_id = 'leaver' and verdict = 'applied'`)
 	fresh := s.Get("/api/v1/sms/tasks/pending?app_id=stayer").List()
 	require.Len(t, fresh, 1)
 	require.EqualValues(t, 0, fresh[0]["retry_count"], "the release does not count as a retry")

@@ -185,7 +185,7 @@ func TestMessageIsPostedIfResponseToItsSaveIsLost(t *testing.T) {
 	}
 	submit("before")
 	<-posts
-	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from message_live`) == 0 })
+	w.Admin.WaitCount(0, `select count(*) from message_live`)
 	fired := proxy.LoseResponse(sandbox.Containing("commit"))
 	submit("lost")
 	<-fired

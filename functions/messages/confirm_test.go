@@ -119,7 +119,7 @@ func TestRepeatedOrEarlyConfirmationWaitsForNoLock(t *testing.T) {
 	two := 2
 	sent := w.Save("msg.orders.paid", func(r *api.MessageRequest) { r.ExpectedReceipts = &two })
 	unsent := w.Save("ordres.late")
-	w.Admin.WaitCount(1, `select count(*) from message_live where id = $1 and status = 1`, sent)
+	w.WaitMessage(sent, "sent")
 	require.Equal(t, 204, confirmMessage(points, sent, `{}`).Status)
 
 	storetest.HoldLock(t, storetest.ConnectAsOwner(t, w.DatabaseURL), `select from message_live for update`)

@@ -88,9 +88,7 @@ func TestRelayRefusesForgedDestinations(t *testing.T) {
 	forge(message.URL, "https://shop.example/", "t", "{}", 1)
 	forge(message.User, "b*b", "t", "{}", 1)
 	o.WaitMessage(o.Save("msg.orders.paid", cluster.WithoutConfirm), "sent")
-	cluster.Eventually(t, func() bool {
-		return o.Admin.Count(`select count(*) from message_live where remaining_sends = 0 and last_error like 'invalid destination: %'`) == 304
-	})
+	o.Admin.WaitCount(304, `select count(*) from message_live where remaining_sends = 0 and last_error like 'invalid destination: %'`)
 	require.Equal(t, 1, o.MessagesIn("EVENTS"), "nothing was purged or added")
 	require.Empty(t, o.Inbox("bob"))
 	require.Equal(t, 1, strings.Count(o.Process(cluster.All).Output(), "a message in the database has an invalid destination"))
@@ -188,7 +186,7 @@ func TestEventsOfKilledRelayAndTriggerArePublished(t *testing.T) {
 	}, "no wake-up is left")
 	o.KillHeldRelay(relay)
 	release()
-	cluster.Eventually(t, func() bool { return o.Admin.Count(`select count(*) from event_outbox`) == 0 })
+	o.Admin.WaitCount(0, `select count(*) from event_outbox`)
 }
 
 // recordStatuses records each status of each message in the table history.

@@ -184,9 +184,7 @@ func TestInboxStreamWithoutLeaderDelaysNoWebhooks(t *testing.T) {
 	shop.RequireEachOnce(t, finished)
 	// A webhook may arrive before the relay has committed that its event is published.
 	cluster.Eventually(t, func() bool { return c.WaitingEvents() == 20 }, "the acknowledgements wait")
-	cluster.Eventually(t, func() bool {
-		return c.Admin.Count(`select count(*) from stream_pauses where stream = 'USERS' and failures > 1`) == 1
-	})
+	c.Admin.WaitCount(1, `select count(*) from stream_pauses where stream = 'USERS' and failures > 1`)
 	finished = append(finished, c.FinishTasks(1)...)
 	began := time.Now()
 	cluster.Eventually(t, func() bool { return shop.Calls() == 5 })

@@ -63,7 +63,7 @@ func TestFullStreamWithManyWaitingMessagesIsCheap(t *testing.T) {
 	idle := medianSendTime(o, busyTime/3)
 	cluster.InsertWaiting(o.Admin, n)
 	o.Save("msg.orders.paid", cluster.WithoutConfirm) // wakes the relay
-	cluster.Eventually(t, func() bool { return o.Admin.Count(`select count(*) from stream_pauses`) == 1 })
+	o.Admin.WaitCount(1, `select count(*) from stream_pauses`)
 	before, began := rowUpdates(o.Admin), time.Now()
 	busy := medianSendTime(o, busyTime)
 	updates := float64(rowUpdates(o.Admin)-before) / time.Since(began).Seconds()

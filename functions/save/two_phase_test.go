@@ -76,14 +76,14 @@ func TestAcceptedMessagesAreSavedSentAndPurged(t *testing.T) {
 
 	// The first check of a stream deletes the rows that are older than the stream, because they belong to an earlier
 	// stream. So the test waits for this check before it makes the rows older.
-	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from accepted_checked`) == 1 })
+	w.Admin.WaitCount(1, `select count(*) from accepted_checked`)
 	w.Admin.Exec(`update accepted_messages set saved_at = now() - interval '25 hours'`)
 	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from accepted_messages`) == 0 }, "the safety tick purges the rows")
 	require.Equal(t, 404, w.Admin.Get(cluster.MessagesPath+"/"+bad.ServerMsgID).Status)
 	repeat := w.Accept("c-1", `"one"`)
 	require.Equal(t, first.ServerMsgID, repeat.ServerMsgID)
 	require.Greater(t, repeat.AcceptSeq, second.AcceptSeq, "the first copy was purged from the stream")
-	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from accepted_messages`) == 1 })
+	w.Admin.WaitCount(1, `select count(*) from accepted_messages`)
 	require.Equal(t, 2, w.SavedMessages())
 	require.Len(t, w.Inbox("bob"), 2)
 }
@@ -131,7 +131,7 @@ func TestReconcileSavesMissingAcknowledgedMessages(t *testing.T) {
 	for i := range 5 {
 		w.Accept(fmt.Sprint("old-", i), `1`)
 	}
-	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from accepted_checked where accept_seq = 5`) == 1 })
+	w.Admin.WaitCount(1, `select count(*) from accepted_checked where accept_seq = 5`)
 	require.NoError(t, trigger.Kill())
 	js := w.JetStream()
 	require.NoError(t, js.DeleteStream(t.Context(), "ACCEPTED"))
