@@ -14,6 +14,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
+func TestMain(m *testing.M) { sandbox.Main(m) }
+
 func TestClaimOfDisconnectedAppReleasesTasks(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)

@@ -15,25 +15,26 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func pauseQueue(s *cluster.Client, queue string, until time.Time) cluster.Reply {
+// pauseQueue pauses the queue default; the zero time means until it is resumed.
+func pauseQueue(s *cluster.Client, until time.Time) cluster.Reply {
 	s.T.Helper()
 	end := ""
 	if !until.IsZero() {
 		end = fmt.Sprintf(`"until":%q,`, until.Format(time.RFC3339Nano))
 	}
-	return s.Post(cluster.AdminPath+"queues/"+queue+"/pause", `{`+end+`"reason":"the gateway is down"}`).RequireOK()
+	return s.Post(cluster.AdminPath+"queues/default/pause", `{`+end+`"reason":"the gateway is down"}`).RequireOK()
 }
 
-func resumeQueue(s *cluster.Client, queue string) cluster.Reply {
+func resumeQueue(s *cluster.Client) cluster.Reply {
 	s.T.Helper()
-	return s.Post(cluster.AdminPath+"queues/"+queue+"/resume", `{"reason":"it is up"}`).RequireOK()
+	return s.Post(cluster.AdminPath+"queues/default/resume", `{"reason":"it is up"}`).RequireOK()
 }
 
-// queueInfo returns a queue of the list of queues, or nil.
-func queueInfo(s *cluster.Client, name string) map[string]any {
+// queueInfo returns the queue default of the list of queues, or nil.
+func queueInfo(s *cluster.Client) map[string]any {
 	s.T.Helper()
 	for _, q := range s.Get(cluster.AdminPath + "queues").Data("queues").([]any) {
-		if q.(map[string]any)["queue"] == name {
+		if q.(map[string]any)["queue"] == task.DefaultQueue {
 			return q.(map[string]any)
 		}
 	}
@@ -44,17 +45,17 @@ func TestQueueIsPausedAndResumed(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	id := s.SubmitTo(task.DefaultQueue)
-	paused := pauseQueue(s, "default", time.Time{})
+	paused := pauseQueue(s, time.Time{})
 	require.Equal(t, "admin", paused.Data("paused_by"))
 	require.Equal(t, true, paused.Data("by_hand"))
 	require.Nil(t, paused.Data("until"))
 	require.Contains(t, s.Get("/api/v1/sms/tasks/pending?app_id=a").RequireOK().Text, `"data":[]`)
-	info := queueInfo(s, "default")
+	info := queueInfo(s)
 	require.EqualValues(t, 1, info["pending_new_tasks"])
 	require.Equal(t, "the gateway is down", info["pause"].(map[string]any)["reason"])
 
-	require.EqualValues(t, 1, resumeQueue(s, "default").Data("pending_tasks"))
-	require.Nil(t, queueInfo(s, "default")["pause"])
+	require.EqualValues(t, 1, resumeQueue(s).Data("pending_tasks"))
+	require.Nil(t, queueInfo(s)["pause"])
 	require.Equal(t, id, s.Get("/api/v1/sms/tasks/pending?app_id=a").List()[0]["task_id"])
 	again := s.Post(cluster.AdminPath+"queues/default/resume", `{"reason":"x"}`)
 	require.Equal(t, 404, again.Status)
@@ -91,18 +92,18 @@ func TestWaitingClaimWakesWhenPauseEnds(t *testing.T) {
 	const wait = "/api/v1/sms/tasks/pending?app_id=a&limit=1&wait=30"
 	id := s.SubmitTo(task.DefaultQueue)
 	until := time.Now().Add(3 * time.Second)
-	pauseQueue(s, "default", until)
+	pauseQueue(s, until)
 	waiting := s.StartWaiting(wait)
 	require.True(t, time.Now().Before(until))
 	cluster.RequireClaimed(t, waiting, time.Until(until)+2*time.Second, id)
 	require.False(t, time.Now().Before(until), "not before the pause ends")
 
-	pauseQueue(s, "default", time.Time{})
+	pauseQueue(s, time.Time{})
 	id, waiting = s.SubmitTo(task.DefaultQueue), s.StartWaiting(wait)
-	resumeQueue(s, "default")
+	resumeQueue(s)
 	cluster.RequireClaimed(t, waiting, 2*time.Second, id)
 
-	pauseQueue(s, "default", time.Time{})
+	pauseQueue(s, time.Time{})
 	id, waiting = s.SubmitTo(task.DefaultQueue), s.StartWaiting(wait)
 	s.Exec(`update queue_pauses set until = now()`) // as a resume does, but without its wake-up
 	require.Equal(t, 204, s.Tick("sweep").Status)
@@ -115,9 +116,9 @@ func TestResumeWakesClaimInAnotherProcess(t *testing.T) {
 	c := cluster.New(t)
 	claims, admin, submit := c.At(c.Start("claim")), c.At(c.Start("admin")), c.At(c.Start("submit"))
 	id := submit.SubmitTo(task.DefaultQueue)
-	pauseQueue(admin, "default", time.Time{})
+	pauseQueue(admin, time.Time{})
 	waiting := claims.StartWaiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
-	resumeQueue(admin, "default")
+	resumeQueue(admin)
 	cluster.RequireClaimed(t, waiting, 2*time.Second, id)
 }
 
@@ -131,7 +132,7 @@ func TestScheduleInNATSEndsPauseAfterCrash(t *testing.T) {
 	require.NoError(t, trigger.WaitFor(t.Context(), `"triggering"`))
 	waiting := claims.StartWaiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
 	until := time.Now().Add(6 * time.Second)
-	pauseQueue(admin, "default", until)
+	pauseQueue(admin, until)
 	wake, err := c.JetStream().Stream(t.Context(), "WAKE")
 	require.NoError(t, err)
 	cluster.Eventually(t, func() bool {

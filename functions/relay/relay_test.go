@@ -16,6 +16,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
+func TestMain(m *testing.M) { sandbox.Main(m) }
+
 func TestMessageReachesStreamAndIsConfirmed(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)

@@ -21,6 +21,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
+func TestMain(m *testing.M) { sandbox.Main(m) }
+
 // lateAcks waits for n late acknowledgements in the sender's inbox, and returns them by message id.
 func lateAcks(w *cluster.Cluster, n int) map[string]api.LateAck {
 	w.T.Helper()

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,6 +21,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store"
 )
+
+func TestMain(m *testing.M) { sandbox.Main(m) }
 
 func TestStreamResumesAfterLastEventID(t *testing.T) {
 	t.Parallel()
@@ -78,7 +81,7 @@ func TestStreamEndsByLimitOrWithProcess(t *testing.T) {
 		sockets[i] = cluster.OpenSocket(s, fmt.Sprint("user-", i), nil)
 	}
 	began = time.Now()
-	require.NoError(t, p.Signal(15))
+	require.NoError(t, p.Signal(syscall.SIGTERM))
 	for i, e := range streams {
 		e.End()
 		_, err := sockets[i].Socket.Next(context.WithoutCancel(t.Context()))

@@ -1,9 +1,0 @@
-package save_test
-
-import (
-	"testing"
-
-	"github.com/sendonce/sendonce/shared/sandbox"
-)
-
-func TestMain(m *testing.M) { sandbox.Main(m) }
