@@ -16,7 +16,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// createdDaysAgo gives a submission an id of so many days ago; an id begins with the time.
+// createdDaysAgo gives a submission an id that was created so many days ago: an id begins with the time of its creation.
 func createdDaysAgo(days int) func(*tasks.Submission) {
 	return func(s *tasks.Submission) {
 		floor := task.IDFloor(time.Now().AddDate(0, 0, -days))
@@ -28,23 +28,6 @@ func createdDaysAgo(days int) func(*tasks.Submission) {
 func setEndedDaysAgo(t *testing.T, db *storetest.DB, days int) {
 	t.Helper()
 	db.Exec(t, `update task_done set reported_at = now() - make_interval(days => $1), sent_at = sent_at - make_interval(days => $1)`, days)
-}
-
-// mustArchiveTasks archives and returns how many tasks it moved and which log partitions it dropped.
-func mustArchiveTasks(t *testing.T, db *storetest.DB, run maintenance.ArchiveRun) (total int, partitions []string) {
-	t.Helper()
-	for step, err := range db.Maintenance.Archive(t.Context(), run) {
-		require.NoError(t, err)
-		require.False(t, step.InUse, step.Partition)
-		require.Empty(t, step.Failed)
-		if step.Table == "tasks" {
-			total += step.Rows
-		}
-		if step.Partition != "" {
-			partitions = append(partitions, step.Partition)
-		}
-	}
-	return total, partitions
 }
 
 // taskCounts returns the number of rows of tasks, task_live, task_done and archived_tasks.
@@ -68,8 +51,7 @@ func TestArchivedTaskIsFoundByIDAndKey(t *testing.T) {
 	setEndedDaysAgo(t, db, 91)
 	before, statistics := db.MustTask(t, s.ID), db.MustStatistics(t)
 
-	moved, _ := mustArchiveTasks(t, db, maintenance.ArchiveRun{})
-	require.Equal(t, 1, moved)
+	require.Equal(t, 1, db.MustArchive(t, maintenance.ArchiveRun{})["tasks"])
 	require.Equal(t, "0 0 0 1", taskCounts(t, db))
 	require.Zero(t, db.Count(t, `select count(*) from sms_tasks`), "the view shows the main tables only")
 	after := db.MustTask(t, s.ID)
@@ -102,8 +84,7 @@ func TestKeyOfTaskDeletedFromArchiveStaysTaken(t *testing.T) {
 	db.Claim(t)
 	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK}).Verdict)
 	setEndedDaysAgo(t, db, 91)
-	moved, _ := mustArchiveTasks(t, db, maintenance.ArchiveRun{})
-	require.Equal(t, 1, moved)
+	require.Equal(t, 1, db.MustArchive(t, maintenance.ArchiveRun{})["tasks"])
 	db.Exec(t, `delete from archived_tasks`) // as an operator may, after an export
 
 	outs := db.MustSubmit(t, storetest.Submission(storetest.Keyed("k", "body")), storetest.Submission(storetest.Keyed("other", "body")))
@@ -123,8 +104,7 @@ func TestRetriedSubmissionFindsArchivedTask(t *testing.T) {
 		require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK}).Verdict)
 	}
 	setEndedDaysAgo(t, db, 99)
-	moved, _ := mustArchiveTasks(t, db, maintenance.ArchiveRun{})
-	require.Equal(t, 2, moved)
+	require.Equal(t, 2, db.MustArchive(t, maintenance.ArchiveRun{})["tasks"])
 	for _, out := range db.MustSubmit(t, plain, withKey) { // as if the response to their COMMIT had been lost
 		require.Equal(t, task.Succeeded, out.State)
 		require.True(t, out.Archived)
@@ -153,29 +133,23 @@ func TestOnlyOldFinalTasksAreArchived(t *testing.T) {
 	db.MustSubmit(t, pending, scheduled)
 	db.Exec(t, `update task_live set updated_at = now() - interval '200 days'`)
 
-	moved, _ := mustArchiveTasks(t, db, maintenance.ArchiveRun{})
-	require.Equal(t, 1, moved)
-	for name, s := range map[string]*tasks.Submission{"pending": pending, "processing": processing, "held": held, "scheduled": scheduled, "finished lately": recent, "created lately": young} {
+	require.Equal(t, 1, db.MustArchive(t, maintenance.ArchiveRun{})["tasks"])
+	for name, s := range map[string]*tasks.Submission{"pending": pending, "processing": processing, "held": held, "scheduled": scheduled, "ended just now": recent, "created after the cutoff": young} {
 		require.False(t, db.MustTask(t, s.ID).Archived, name)
 	}
 	require.True(t, db.MustTask(t, old.ID).Archived)
-	moved, _ = mustArchiveTasks(t, db, maintenance.ArchiveRun{})
-	require.Zero(t, moved, "a second run has nothing to do")
+	require.Empty(t, db.MustArchive(t, maintenance.ArchiveRun{}), "a second run has nothing to do")
 
 	forever := storetest.Open(t, storetest.RetentionDays(0, 0))
 	forever.MustSubmit(t, storetest.Submission(createdDaysAgo(400)))
 	forever.Claim(t)
 	forever.MustReport(t, task.Report{TaskID: onlyTask(t, forever), AppID: "app", Outcome: task.SentOK})
 	setEndedDaysAgo(t, forever, 399)
-	moved, _ = mustArchiveTasks(t, forever, maintenance.ArchiveRun{})
-	require.Zero(t, moved, "with the setting 0, nothing is archived")
-	moved, _ = mustArchiveTasks(t, forever, maintenance.ArchiveRun{Before: time.Now().AddDate(0, 0, -450)})
-	require.Zero(t, moved)
-	moved, _ = mustArchiveTasks(t, forever, maintenance.ArchiveRun{Before: time.Now().AddDate(1, 0, 0), DryRun: true})
-	require.Equal(t, 1, moved)
+	require.Empty(t, forever.MustArchive(t, maintenance.ArchiveRun{}), "with the setting 0, nothing is archived")
+	require.Empty(t, forever.MustArchive(t, maintenance.ArchiveRun{Before: time.Now().AddDate(0, 0, -450)}))
+	require.Equal(t, 1, forever.MustArchive(t, maintenance.ArchiveRun{Before: time.Now().AddDate(1, 0, 0), DryRun: true})["tasks"])
 	require.Equal(t, "1 0 1 0", taskCounts(t, forever), "a dry run changes nothing")
-	moved, _ = mustArchiveTasks(t, forever, maintenance.ArchiveRun{Before: time.Now().AddDate(1, 0, 0)})
-	require.Equal(t, 1, moved, "Before overrides the setting")
+	require.Equal(t, 1, forever.MustArchive(t, maintenance.ArchiveRun{Before: time.Now().AddDate(1, 0, 0)})["tasks"], "Before overrides the setting")
 }
 
 func onlyTask(t *testing.T, db *storetest.DB) task.ID {
@@ -247,19 +221,19 @@ func TestLateReportDuringArchiveLosesNoTask(t *testing.T) {
 	}
 	close(start)
 	all.Wait()
-	mustArchiveTasks(t, db, maintenance.ArchiveRun{}) // the tasks that a report had locked during the first run
+	db.MustArchive(t, maintenance.ArchiveRun{}) // the tasks that a report had locked during the first run
 
 	count := map[task.Verdict]int{}
 	for i, id := range failed {
-		d := db.MustTask(t, id)
+		detail := db.MustTask(t, id)
 		count[verdicts[i]]++
 		switch verdicts[i] {
 		case task.Applied:
-			require.Equal(t, task.Succeeded, d.State)
-			require.False(t, d.Archived, "the task was finished just now")
+			require.Equal(t, task.Succeeded, detail.State)
+			require.False(t, detail.Archived, "the task ended just now")
 		case task.Stale:
-			require.Equal(t, task.Failed, d.State)
-			require.True(t, d.Archived)
+			require.Equal(t, task.Failed, detail.State)
+			require.True(t, detail.Archived)
 		default:
 			require.Fail(t, "a report got no verdict", "%v: %q", id, verdicts[i])
 		}
@@ -274,7 +248,7 @@ func TestLateReportDuringArchiveLosesNoTask(t *testing.T) {
 
 func TestNothingChangesAnArchivedTask(t *testing.T) {
 	t.Parallel()
-	db, by := storetest.Open(t, storetest.RetentionDays(90, 0)), storetest.Tester
+	db := storetest.Open(t, storetest.RetentionDays(90, 0))
 	insertOldTasks(t, db, 4, 100)
 	cancelled := storetest.Submission(createdDaysAgo(100))
 	db.MustSubmit(t, cancelled)
@@ -283,8 +257,7 @@ func TestNothingChangesAnArchivedTask(t *testing.T) {
 	sent := storetest.Value[task.ID](t, db, `select id from task_done where status = 2 limit 1`)
 	failed := storetest.Value[task.ID](t, db, `select id from task_done where reason = 3`)
 	setEndedDaysAgo(t, db, 99)
-	moved, _ := mustArchiveTasks(t, db, maintenance.ArchiveRun{})
-	require.Equal(t, 5, moved)
+	require.Equal(t, 5, db.MustArchive(t, maintenance.ArchiveRun{})["tasks"])
 
 	ok := task.Report{TaskID: sent, AppID: "app", ClaimID: 7, Outcome: task.SentOK}
 	require.Equal(t, task.Already, db.MustReport(t, ok).Verdict)
@@ -296,17 +269,17 @@ func TestNothingChangesAnArchivedTask(t *testing.T) {
 		require.Equal(t, task.Stale, db.MustReport(t, r).Verdict, name)
 	}
 	require.Equal(t, 3, db.Count(t, `select count(*) from report_logs where verdict = 'stale_claim'`), "late reports are logged")
-	stranger := ok
-	stranger.CallerID = 6
-	outs, errs := db.Tasks.Report([]*tasks.Report{{Report: stranger, Queues: []string{"wechat"}, Request: []byte(`{}`)}, storetest.Report(task.Report{TaskID: task.NewID(), AppID: "app"})})
+	byOther := ok
+	byOther.CallerID = 6
+	outs, errs := db.Tasks.Report([]*tasks.Report{{Report: byOther, Queues: []string{"wechat"}, Request: []byte(`{}`)}, storetest.Report(task.Report{TaskID: task.NewID(), AppID: "app"})})
 	require.Equal(t, []error{nil, nil}, errs)
 	require.False(t, outs[0].Found, "a task of a queue that is not the caller's does not exist")
 	require.False(t, outs[1].Found)
 
-	_, err = db.Tasks.RetryFailed(t.Context(), failed, by)
+	_, err = db.Tasks.RetryFailed(t.Context(), failed, storetest.Tester)
 	require.Equal(t, task.CodeConflict, task.CodeOf(err))
 	require.ErrorContains(t, err, "archived")
-	_, err = db.Tasks.Resolve(t.Context(), failed, task.ResolveResend, by)
+	_, err = db.Tasks.Resolve(t.Context(), failed, task.ResolveResend, storetest.Tester)
 	require.Equal(t, task.CodeConflict, task.CodeOf(err))
 	_, err = db.Tasks.Cancel(t.Context(), sent, nil)
 	require.Equal(t, task.CodeConflict, task.CodeOf(err))
@@ -319,7 +292,7 @@ func TestNothingChangesAnArchivedTask(t *testing.T) {
 	require.Equal(t, "0 0 0 5", taskCounts(t, db))
 }
 
-func TestInterruptedArchiveContinuesWhereItStopped(t *testing.T) {
+func TestMaintenanceCompletesInterruptedArchive(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, storetest.RetentionDays(90, 0))
 	const total = 3*maintenance.ArchiveRows + 7
@@ -334,16 +307,9 @@ func TestInterruptedArchiveContinuesWhereItStopped(t *testing.T) {
 	}
 	require.Equal(t, 2*maintenance.ArchiveRows, db.Count(t, `select count(*) from archived_tasks`))
 	require.Equal(t, before, db.MustStatistics(t))
-	for more := true; more; {
-		var err error
-		_, more, err = db.Maintenance.Run(t.Context())
-		require.NoError(t, err)
-	}
+	db.Maintain(t)
 	require.Equal(t, total, db.Count(t, `select count(*) from archived_tasks`))
 	require.Equal(t, before, db.MustStatistics(t))
-	_, more, err := db.Maintenance.Run(t.Context())
-	require.NoError(t, err)
-	require.False(t, more)
 }
 
 func TestArchivePlansUseIndexesWithStaleStatistics(t *testing.T) {

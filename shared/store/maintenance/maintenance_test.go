@@ -32,14 +32,14 @@ func TestMaintenanceRunsOnceAmongAllInstances(t *testing.T) {
 	require.True(t, runRestores(other))
 }
 
-func TestMaintenanceRetriesFailedSteps(t *testing.T) {
+func TestFailedMaintenanceIsDueAgain(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.Exec(t, `alter function make_log_partitions(integer) rename to away`)
 	_, _, err := db.Maintenance.Run(t.Context())
 	require.ErrorContains(t, err, "maintenance: ")
 	_, _, err = db.Maintenance.Run(t.Context())
-	require.Error(t, err, "the failed step is due again")
+	require.Error(t, err, "maintenance is due again")
 	db.Exec(t, `alter function away(integer) rename to make_log_partitions`)
 	for range 2 {
 		_, _, err = db.Maintenance.Run(t.Context())

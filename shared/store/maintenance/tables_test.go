@@ -17,7 +17,7 @@ import (
 )
 
 // insertOldAndOtherRows inserts old rows into each table that the archive removes rows from, and rows that must stay because they
-// are recent or have not ended.
+// are recent, unfinished or dead events, or because they are events of unfinished deliveries.
 func insertOldAndOtherRows(t *testing.T, db *storetest.DB) {
 	t.Helper()
 	db.MustSettleOldBooking(t, 1, task.SentOK)
@@ -255,7 +255,7 @@ func TestRetentionPlansUseIndexesWithStaleStatistics(t *testing.T) {
 		ids, numbers = `array[` + storetest.AnID + `], now() - interval '30 days'`, `array['7'], now() - interval '30 days'`
 		pageOfIDs    = `'epoch', ` + storetest.AnID + `, now() - interval '30 days', 500`
 		pageOfRows   = `'epoch', '7', now() - interval '30 days', 500`
-		name         = `'b', '7', 't', '9'`
+		businessKey  = `'b', '7', 't', '9'`
 	)
 	storetest.Plans{
 		Fill:   insertManyRowsSQL,
@@ -267,7 +267,7 @@ func TestRetentionPlansUseIndexesWithStaleStatistics(t *testing.T) {
 			"pageAlertsSQL": pageOfIDs, "deleteOldAlertsSQL": ids, "pagePanicsSQL": pageOfRows, "deleteOldPanicsSQL": numbers,
 			"withdrawArchivedSQL": storetest.SomeIDs, "knownArchivedMessagesSQL": storetest.SomeIDs, "archivedMessageSQL": storetest.AnID, "savedBeforeSQL": storetest.SomeIDs,
 			"finishedMessagesSQL": storetest.SomeIDs,
-			"archivedLogOfSQL":    name + `, 'x', 'o', '{}', ''`, "logSQL": "7", "messageLogSQL": name, "historySQL": "7, 'infinity', " + storetest.AnID + ", 20",
+			"archivedLogOfSQL":    businessKey + `, 'x', 'o', '{}', ''`, "logSQL": "7", "messageLogSQL": businessKey, "historySQL": "7, 'infinity', " + storetest.AnID + ", 20",
 		},
 		Index: map[string]string{
 			"pageMessagesSQL": "message_done_finished", "pageSubscribeLogsSQL": "subscribe_message_logs_settled", "pageActionsSQL": "operator_actions_created",
