@@ -3,7 +3,6 @@ package alerts_test
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -91,9 +90,9 @@ func TestConcurrentChecksRaiseAndClearOnce(t *testing.T) {
 			}
 		})
 	}
-	checkAll := func() (again bool) {
+	checkAll := func() bool {
 		var checks sync.WaitGroup
-		var more atomic.Bool
+		var anyAgain atomic.Bool
 		for _, db := range instances {
 			checks.Go(func() {
 				again, err := db.Alerts.CheckNow(context.Background())
@@ -101,12 +100,12 @@ func TestConcurrentChecksRaiseAndClearOnce(t *testing.T) {
 					t.Error(err)
 				}
 				if again {
-					more.Store(true)
+					anyAgain.Store(true)
 				}
 			})
 		}
 		checks.Wait()
-		return more.Load()
+		return anyAgain.Load()
 	}
 	db := instances[0]
 	require.False(t, checkAll(), "no alert is open")
@@ -133,7 +132,7 @@ func TestConcurrentChecksRaiseAndClearOnce(t *testing.T) {
 	}
 }
 
-func TestOutdatedSnapshotRaisesNoAlert(t *testing.T) {
+func TestOutdatedSnapshotChangesNoAlert(t *testing.T) {
 	t.Parallel()
 	slow, quick := storetest.OpenTwo(t, withThresholds)
 	insertFailed(t, quick, "q", 20)
@@ -161,10 +160,10 @@ func TestOutdatedSnapshotRaisesNoAlert(t *testing.T) {
 		require.NoError(t, err)
 	}
 	kinds, _ := quick.Outbox(t)
-	require.Equal(t, []string{"alert.raised", "alert.cleared", "alert.raised", "alert.cleared"}, kinds, "the second check has nothing to clear")
+	require.Equal(t, []string{"alert.raised", "alert.cleared", "alert.raised", "alert.cleared"}, kinds, "the second time, the snapshot clears nothing")
 }
 
-func TestFailureRateCountsOnlyRealFailuresOfTheWindow(t *testing.T) {
+func TestFailureRateIncludesOnlyFailuresThatCount(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, withThresholds)
 	insertResults(t, db, "wechat", 100, 0, task.Rejected, task.NoConsent)
@@ -217,11 +216,11 @@ func TestWithoutThresholdsOpenAlertsAreCleared(t *testing.T) {
 
 func TestCheckThatComesTooEarlyIsPostponed(t *testing.T) {
 	t.Parallel()
-	db, fresh := storetest.OpenTwo(t, withThresholds)
+	db, other := storetest.OpenTwo(t, withThresholds)
 	require.False(t, check(t, db))
 	insertFailed(t, db, "q", 100)
-	for _, early := range []*storetest.DB{db, fresh} {
-		again, err := early.Alerts.Check(t.Context())
+	for _, instance := range []*storetest.DB{db, other} {
+		again, err := instance.Alerts.Check(t.Context())
 		require.NoError(t, err)
 		require.True(t, again, "another check is needed")
 		require.Empty(t, alertList(t, db))
@@ -255,21 +254,21 @@ func TestOnlyAdminsReceiveAlertEvents(t *testing.T) {
 	insertFailed(t, db, "q", 100)
 	check(t, db)
 	alert := alertList(t, db)[0].ID
-	require.Zero(t, db.MustRecordEvent(t, alert, 1, "alert.raised"), "no endpoint subscribes")
+	require.Zero(t, db.MustRecordEvent(t, alert, 1, "alert.raised"), "there is no endpoint")
 	caller := func(name string, roles ...string) int64 {
 		return storetest.Value[int64](t, db, `insert into callers (name, token_hash, roles, queues) values ($1, sha256('x'), $2, '{}') returning id`, name, roles)
 	}
 	ops, revoked := caller("ops", "submitter", "admin"), caller("revoked", "admin")
 	var want []task.ID
 	for _, e := range []webhooks.Endpoint{
-		db.MustAddEndpoint(t, 0, "https://zero.example"), db.MustAddEndpoint(t, 0, "https://raised.example", "alert.raised"),
+		db.MustAddEndpoint(t, 0, "https://all.example"), db.MustAddEndpoint(t, 0, "https://raised.example", "alert.raised"),
 		db.MustAddEndpoint(t, ops, "https://ops.example", "task.failed", "alert.raised"),
 	} {
 		want = append(want, e.ID)
 	}
 	db.MustAddEndpoint(t, 0, "https://cleared.example", "alert.cleared")
 	db.MustAddEndpoint(t, caller("shop", "submitter"), "https://shop.example")
-	db.MustAddEndpoint(t, revoked, "https://gone.example")
+	db.MustAddEndpoint(t, revoked, "https://revoked.example")
 	db.Exec(t, `update callers set revoked_at = now() where id = $1`, revoked)
 	for range 2 {
 		require.Equal(t, 3, db.MustRecordEvent(t, alert, 2, "alert.raised"))
@@ -302,11 +301,9 @@ func TestCheckReadsTheWindowOnly(t *testing.T) {
 	insertResults(t, db, "q", 50_000, time.Hour, task.NoReason, "")
 	insertFailed(t, db, "q", 500)
 	db.Exec(t, `vacuum analyze`)
-	all := storetest.Statements(t)
-	for _, name := range []string{"anyFailureSQL", "resultsSQL"} {
-		since := fmt.Sprintf("'%s'", time.Now().Add(-5*time.Minute).Format(time.RFC3339))
-		sql := strings.NewReplacer("$1", since, "$2", "'{}'", "$3", "20").Replace(all[name])
-		plan := storetest.Explain(t, db.Read, "select", sql)
+	since, all := time.Now().Add(-5*time.Minute), storetest.Statements(t)
+	for name, args := range map[string][]any{"anyFailureSQL": {since}, "resultsSQL": {since, []string{}, 20}} {
+		plan := storetest.Explain(t, db.Read, "select", all[name], args...)
 		require.Contains(t, plan, "task_done_reported", "%s\n%s", name, plan)
 		require.NotContains(t, plan, "Seq Scan", "%s\n%s", name, plan)
 	}
@@ -350,7 +347,7 @@ with t as (
 )
 insert into task_done (id, status, reason, retry_count, ended, reported_at) select id, 3, 1, 0, 1, now() from t`)
 	check(t, db)
-	require.InDelta(t, 1003, open(), 10, "the first three stay open, and one check raises about 1000")
+	require.InDelta(t, 1003, open(), 10, "the three alerts stay open, and one check raises about 1000 more")
 	insertFailed(t, db, "next", 20)
 	check(t, db)
 	require.Equal(t, 1, db.Count(t, `select count(*) from alerts where queue = 'next'`), "queues with few results do not count towards the limit")
