@@ -17,7 +17,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func setAll(t *testing.T, values map[string]string) {
+func setEnv(t *testing.T, values map[string]string) {
 	for name, value := range values {
 		t.Setenv(name, value)
 	}
@@ -41,7 +41,7 @@ func TestDefaults(t *testing.T) {
 }
 
 func TestLoadReadsTheEnvironment(t *testing.T) {
-	setAll(t, map[string]string{
+	setEnv(t, map[string]string{
 		"PORT": "8080", "APP_PORT": "9000", "APP_HOST": "::1", "SENDONCE_HOT_ROLE": "", "DEBUG": "true",
 		"TRUSTED_PROXIES": "10.0.0.0/8", "RETRY_BACKOFF": "*=1m;bulk=0", "RETENTION_DAYS": "0",
 	})
@@ -60,14 +60,14 @@ func TestErrorsNeverQuoteURLPasswords(t *testing.T) {
 	type urls struct {
 		URL url.URL `envconfig:"FNTEST_URL"`
 	}
-	setAll(t, map[string]string{"FNTEST_URL": "http://u:hunter2@h:x/", "TWO_PHASE_NATS_MONITOR_URL": "ftp://u:hunter2@h"})
+	setEnv(t, map[string]string{"FNTEST_URL": "http://u:hunter2@h:x/", "TWO_PHASE_NATS_MONITOR_URL": "ftp://u:hunter2@h"})
 	require.Equal(t, []task.Field{{Name: "FNTEST_URL", Message: "must be a URL such as https://example.com"}}, config.Load(&urls{}))
 	_, problems := Load()
 	require.Equal(t, []task.Field{{Name: "TWO_PHASE_NATS_MONITOR_URL", Message: "must be URLs such as http://host:8222, separated by commas"}}, problems)
 }
 
 func TestValuesOutOfBoundsAreReported(t *testing.T) {
-	setAll(t, map[string]string{
+	setEnv(t, map[string]string{
 		"BASIC_AUTH_USERNAME": "a:b", "PHONE_DEFAULT_COUNTRY_CODE": "+86", "RETENTION_DAYS": "-1", "RETENTION_LOG_DAYS": "36501", "SENDONCE_DATABASE_MAX_CONNS": "0", "SENDONCE_MAX_CALLS": "-1", "SENDONCE_DRAIN_TIMEOUT": "2h",
 		"TWO_PHASE_DEFAULT_ACK": "accepted", "SENDONCE_STREAM_EVENTS_MB": "0", "SENDONCE_STREAM_USERS_MAX_AGE": "0s", "SENDONCE_INBOX_MESSAGES": "0",
 	})
@@ -134,7 +134,7 @@ func secretFile(t *testing.T, text string) string {
 }
 
 func TestSecretIsReadFromFile(t *testing.T) {
-	setAll(t, map[string]string{
+	setEnv(t, map[string]string{
 		"BASIC_AUTH_PASSWORD_FILE": secretFile(t, " hunter2 \r\n"), "NATS_PASSWORD_FILE": secretFile(t, "token"), "NATS_PASSWORD": "",
 	})
 	cfg, problems := Load()
@@ -145,7 +145,7 @@ func TestSecretIsReadFromFile(t *testing.T) {
 
 func TestSecretFileMustExistAndBeTheOnlySource(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "none")
-	setAll(t, map[string]string{
+	setEnv(t, map[string]string{
 		"DATABASE_URL": "postgres://u:hunter2@h/db", "DATABASE_URL_FILE": secretFile(t, "postgres://h/db"),
 		"BASIC_AUTH_PASSWORD_FILE": missing,
 	})

@@ -10,18 +10,18 @@ import (
 
 // suggestions returns the names that Unknown refuses, each with the setting that the message suggests; "" = none.
 func suggestions(environ ...string) map[string]string {
-	meant := map[string]string{}
+	suggested := map[string]string{}
 	for _, p := range config.Unknown(environ, List()) {
-		meant[p.Name] = ""
+		suggested[p.Name] = ""
 		for _, s := range List() {
 			for _, name := range []string{s.Name, s.Name + "_FILE"} {
 				if p.Message == "is no setting; rename it to "+name+", or set "+name+" too to keep it; `sendonce config` lists them all" {
-					meant[p.Name] = name
+					suggested[p.Name] = name
 				}
 			}
 		}
 	}
-	return meant
+	return suggested
 }
 
 func TestMisspeltSettingsAreFound(t *testing.T) {

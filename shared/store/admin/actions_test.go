@@ -46,7 +46,7 @@ func TestActionsArePagedNewestFirst(t *testing.T) {
 	require.Equal(t, 3, pages)
 }
 
-func TestDefaultIsSentAgainAfterAReset(t *testing.T) {
+func TestDefaultSMSIsSentAgainAfterReset(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	ctx := t.Context()
@@ -72,7 +72,7 @@ func TestBlockedWordAppliesImmediatelyInEveryForm(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	ctx := t.Context()
-	db.MustSubmit(t, storetest.Submission()) // so this process has read the list while it was empty
+	db.MustSubmit(t, storetest.Submission()) // makes this process read the list while it is empty
 	word, err := db.Admin.AddBlockedWord(ctx, "Hello", storetest.Tester)
 	require.NoError(t, err)
 	again, err := db.Admin.AddBlockedWord(ctx, "ＨＥＬＬＯ", storetest.Tester)

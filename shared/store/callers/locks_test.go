@@ -27,12 +27,12 @@ func TestNoFunctionDelaysChangesOfCallers(t *testing.T) {
 		_, err = hot.Exec(t.Context(), `rollback`)
 		require.NoError(t, err)
 	}
-	held, err := hot.Begin(t.Context())
+	tx, err := hot.Begin(t.Context())
 	require.NoError(t, err)
-	defer func() { _ = held.Rollback(t.Context()) }()
-	_, err = held.Exec(t.Context(), `insert into webhook_endpoints (id, caller_id, url, secret) values (gen_random_uuid(), $1, 'https://x.example', 'enc2.x')`, shop.ID)
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	_, err = tx.Exec(t.Context(), `insert into webhook_endpoints (id, caller_id, url, secret) values (gen_random_uuid(), $1, 'https://x.example', 'enc2.x')`, shop.ID)
 	require.NoError(t, err, "the foreign key of the endpoint locks the caller")
-	_, err = held.Exec(t.Context(), `lock table webhook_endpoints in access exclusive mode`)
+	_, err = tx.Exec(t.Context(), `lock table webhook_endpoints in access exclusive mode`)
 	require.NoError(t, err)
 
 	other, err := db.Callers.Add(t.Context(), "other", hash[:], grants, storetest.BuiltIn)

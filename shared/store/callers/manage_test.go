@@ -25,10 +25,8 @@ func TestRevokeIncludesCallerBeingCreated(t *testing.T) {
 	db.Exec(t, `create function wait_here() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock(42); return new; end $$`)
 	db.Exec(t, `create trigger wait_here before insert on callers for each row execute function wait_here()`)
 	release := db.HoldLock(t, `select pg_advisory_xact_lock(42)`)
-	waiting := func(n int) func() bool {
-		return func() bool {
-			return db.Count(t, `select count(*) from pg_locks where not granted and database = (select oid from pg_database where datname = current_database())`) == n
-		}
+	waiting := func() int {
+		return db.Count(t, `select count(*) from pg_locks where not granted and database = (select oid from pg_database where datname = current_database())`)
 	}
 
 	created, revoked := make(chan error, 1), make(chan error, 1)
@@ -37,29 +35,29 @@ func TestRevokeIncludesCallerBeingCreated(t *testing.T) {
 			store.Operator{Name: "ops", CallerID: operator.ID})
 		created <- err
 	}()
-	require.Eventually(t, func() bool { return len(created) == 1 || waiting(1)() }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(created) == 1 || waiting() == 1 }, time.Minute, 5*time.Millisecond)
 	go func() {
 		_, _, err := db.Callers.Revoke(t.Context(), operator.ID, storetest.BuiltIn)
 		revoked <- err
 	}()
-	require.Eventually(t, func() bool { return len(revoked) == 1 || waiting(2)() }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return len(revoked) == 1 || waiting() == 2 }, time.Minute, 5*time.Millisecond)
 	release()
 	require.NoError(t, <-created)
 	require.NoError(t, <-revoked)
 	require.Equal(t, 2, db.Count(t, `select count(*) from callers where revoked_at is not null`))
 }
 
-func TestRotatedTokenReplacesTheFirst(t *testing.T) {
+func TestRotatedTokenReplacesTheOldToken(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
-	first, second := sha256.Sum256([]byte("first")), sha256.Sum256([]byte("second"))
-	c, err := db.Callers.Add(t.Context(), "shop", first[:], callers.Grants{Roles: []string{"submitter"}}, storetest.BuiltIn)
+	oldHash, newHash := sha256.Sum256([]byte("old")), sha256.Sum256([]byte("new"))
+	c, err := db.Callers.Add(t.Context(), "shop", oldHash[:], callers.Grants{Roles: []string{"submitter"}}, storetest.BuiltIn)
 	require.NoError(t, err)
-	_, err = db.Callers.RotateToken(t.Context(), c.ID, second[:], storetest.BuiltIn)
+	_, err = db.Callers.RotateToken(t.Context(), c.ID, newHash[:], storetest.BuiltIn)
 	require.NoError(t, err)
 	login, err := db.Callers.ByName(t.Context(), "shop", false)
 	require.NoError(t, err)
-	require.Equal(t, []bool{false, true}, []bool{login.MatchesToken(first), login.MatchesToken(second)})
+	require.Equal(t, []bool{false, true}, []bool{login.MatchesToken(oldHash), login.MatchesToken(newHash)})
 	for range 2 {
 		c, _, err = db.Callers.Revoke(t.Context(), c.ID, storetest.BuiltIn)
 		require.NoError(t, err)

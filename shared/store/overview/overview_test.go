@@ -85,7 +85,7 @@ func TestCountAddsResultsOnce(t *testing.T) {
 	}
 	report(task.SentOK, false)
 	report(task.SentFailed, false)
-	failed := db.MustClaim(t, "phone", 1)[0] // it is retried before it is counted
+	failed := db.MustClaim(t, "phone", 1)[0] // retried before its failure is counted
 	db.MustReport(t, task.Report{TaskID: failed.ID, AppID: "phone", Outcome: task.SentFailed})
 	_, err := db.Tasks.RetryFailed(t.Context(), failed.ID, store.Operator{Name: "tester"})
 	require.NoError(t, err)
@@ -108,7 +108,7 @@ func TestCountAddsResultsOnce(t *testing.T) {
 		require.Positive(t, q.Totals.Duration.Seconds)
 		require.Len(t, q.Throughput, overview.Intervals)
 		last := q.Throughput[overview.Intervals-1]
-		if time.Since(last.Since) > 10*time.Second {
+		if time.Since(last.Since) > 10*time.Second { // otherwise, some of the tasks may belong to the interval before
 			require.Equal(t, overview.Throughput{Since: last.Since, Submitted: 4, Succeeded: 2, Failed: 1}, last)
 		}
 		require.Len(t, s.Senders, 1)
@@ -147,7 +147,7 @@ func TestCountsStopAtLimit(t *testing.T) {
 	require.Equal(t, most, s.Senders[0].Processing)
 }
 
-func TestManyQueuesOfOneCallerHideNoOther(t *testing.T) {
+func TestManyQueuesDoNotHideQueueWithCounters(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.MustSubmit(t, storetest.Submission())
@@ -170,7 +170,7 @@ func TestOldestMessageIsThatOfAllCallers(t *testing.T) {
 	}
 }
 
-// Deliveries to a disabled endpoint wait until it is enabled. Deliveries of a revoked caller are never sent. So neither count as due.
+// Deliveries to a disabled endpoint wait until it is enabled. Deliveries of a revoked caller are never sent.
 func TestDeliveriesThatMayNotBeSentAreNotDue(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -191,8 +191,8 @@ func TestDeliveriesThatMayNotBeSentAreNotDue(t *testing.T) {
 	}
 }
 
-// Callers choose the names of queues, so only a limited number of names get counters of their own. Such a name keeps its counters.
-func TestNamesAreLimited(t *testing.T) {
+// Callers choose the names of queues, so only a limited number of names get counters of their own. A name with counters keeps them.
+func TestNamesWithCountersAreLimited(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	submit := func(name string) {
@@ -222,7 +222,7 @@ func TestNamesAreLimited(t *testing.T) {
 	require.Equal(t, overview.Backlog{Count: overview.Count{N: 2}}, countAndRead(t, db).OtherQueues.Pending, "tasks of paused queues are counted, but their age is left out")
 }
 
-func TestUnusedNamesAreRemoved(t *testing.T) {
+func TestCountersOfUnusedNamesAreRemoved(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.MustSubmit(t, storetest.Submission(storetest.InQueue("old")), storetest.Submission(storetest.InQueue("new")))
@@ -248,7 +248,7 @@ func TestCountIgnoresRowsYoungerThanLag(t *testing.T) {
 	require.EqualValues(t, 1, countAndRead(t, db).Queues[0].Totals.Submitted)
 }
 
-// After a long time without a count, no statement can count all of it.
+// After a long time without a count, one statement cannot count all of that time.
 func TestCountProgressesHoweverLongNothingWasCounted(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
@@ -259,7 +259,7 @@ begin if new.counted_to - old.counted_to > interval '5 minutes' then perform pg_
 	counted := 0
 	for range 10 { // on a slow machine, one call may count only 5 s of the 6 hours
 		ctx, cancel := context.WithTimeout(t.Context(), 3900*time.Millisecond) // time for one statement timeout, not for two
-		_ = db.Overview.Count(ctx, 0)                                          // an error is a call that has counted nothing
+		_ = db.Overview.Count(ctx, 0)                                          // a call that counts nothing returns an error
 		cancel()
 		if counted = db.Count(t, `select extract(epoch from counted_to)::bigint from overview_counted`) - before; counted >= 100 {
 			return
@@ -284,7 +284,7 @@ func TestOnlyFirstClaimsOfTaskAreCounted(t *testing.T) {
 	require.InDelta(t, 0.002, q.Totals.Wait.Seconds, 0.0001, "the wait ends with the first claim")
 }
 
-func TestCountRemembersWhichPartsAreShortEnough(t *testing.T) {
+func TestCountTriesShorterPartInNextCall(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.Overview.SetCountTime(500 * time.Millisecond)
@@ -295,7 +295,7 @@ begin if new.counted_to - old.counted_to > interval '50 milliseconds' then perfo
 	before := countedTo()
 	for began := time.Now(); time.Since(began) < time.Minute; {
 		ctx, cancel := context.WithTimeout(t.Context(), 900*time.Millisecond) // time for one statement timeout, not for two
-		_ = db.Overview.Count(ctx, 0)                                         // an error is a call that has counted nothing
+		_ = db.Overview.Count(ctx, 0)                                         // a call that counts nothing returns an error
 		cancel()
 		if countedTo().After(before) {
 			return
@@ -322,7 +322,7 @@ func TestConcurrentCountsAddOnce(t *testing.T) {
 	require.EqualValues(t, 20, countAndRead(t, db).Queues[0].Totals.Submitted)
 }
 
-// A clock that was ahead, or an attacker who controls a function, can write such a time.
+// A process whose clock was ahead, or an attacker who controls a function, can write such a time.
 func TestCountingContinuesAfterTimeInFuture(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

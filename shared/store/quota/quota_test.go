@@ -15,8 +15,8 @@ import (
 // countTime is how long a count of eachKind takes.
 const countTime = 10 * time.Millisecond
 
-// eachKind has quotas that count each caller alone, and quotas that count all callers together. waiting is what a count
-// returns for caller 1.
+// eachKind makes both kinds of quotas: those that count each caller alone, and those that count all callers together. A count
+// returns waiting for caller 1.
 var eachKind = map[string]func(limit quota.Waiting, waiting *atomic.Int64) *quota.Quotas{
 	"each alone": func(limit quota.Waiting, waiting *atomic.Int64) *quota.Quotas {
 		return quota.New(limit, func(_ context.Context, caller, _ int64) (map[int64]quota.Waiting, int64, error) {

@@ -11,7 +11,7 @@ import (
 
 func TestEveryStatementPreparesAgainstTheMigratedSchema(t *testing.T) {
 	t.Parallel()
-	conn := storetest.ConnectAs(t, sandbox.NewDatabase(t), "sendonce_hot")
+	conn := storetest.ConnectAs(t, sandbox.NewDatabase(t), sandbox.Roles.Hot)
 	all := storetest.Statements(t)
 	require.Greater(t, len(all), 15)
 	for name, sql := range all {

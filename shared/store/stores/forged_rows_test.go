@@ -65,19 +65,19 @@ func TestForgedRowDoesNotStopOthers(t *testing.T) {
 		toOrders := func(m *messages.Submission) {
 			m.To, m.Confirm = msg.Address{Kind: msg.Subject, Name: "msg.orders"}, name == "negative sends"
 		}
-		a, b := storetest.Message(name+" forged", toOrders), storetest.Message(name+" intact", toOrders)
-		db.MustSave(t, a, b)
-		run(name, forge, a.ID, func(t *testing.T) {
+		forged, intact := storetest.Message(name+" forged", toOrders), storetest.Message(name+" intact", toOrders)
+		db.MustSave(t, forged, intact)
+		run(name, forge, forged.ID, func(t *testing.T) {
 			require.Equal(t, 2, db.MakeDueAndRelay(t, storetest.Always(storetest.Accepted)).Rows)
-			require.Equal(t, "sent", db.MustMessage(t, b.ID).State())
+			require.Equal(t, "sent", db.MustMessage(t, intact.ID).State())
 		})
 		db.Exec(t, `delete from message_live; delete from stream_usage`)
 		toURL := func(m *messages.Submission) {
 			m.To, m.Confirm = msg.Address{Kind: msg.URL, Name: "https://shop.example/in"}, false
 		}
-		a, b = storetest.Message(name+" forged post", toURL), storetest.Message(name+" intact post", toURL)
-		db.MustSave(t, a, b)
-		run(name+", to a URL", forge, a.ID, func(t *testing.T) {
+		forged, intact = storetest.Message(name+" forged post", toURL), storetest.Message(name+" intact post", toURL)
+		db.MustSave(t, forged, intact)
+		run(name+", to a URL", forge, forged.ID, func(t *testing.T) {
 			posts, err := db.Messages.ClaimPosts(t.Context(), messages.InFlightLimits{All: 9, Account: 9, Destination: 9}, nil, time.Minute)
 			require.NoError(t, err)
 			var posted []messages.Posted
@@ -86,7 +86,7 @@ func TestForgedRowDoesNotStopOthers(t *testing.T) {
 			}
 			_, err = db.Messages.SettlePosts(t.Context(), posted)
 			require.NoError(t, err)
-			require.Equal(t, "received", db.MustMessage(t, b.ID).State())
+			require.Equal(t, "received", db.MustMessage(t, intact.ID).State())
 			require.Zero(t, db.Count(t, `select count(*) from message_live`), "the forged message is not posted again")
 		})
 		db.Exec(t, `delete from message_live; delete from stream_usage`)
@@ -99,11 +99,11 @@ func TestForgedRowDoesNotStopOthers(t *testing.T) {
 		"long tries":        `update webhook_deliveries set tries = jsonb_build_array(repeat('x', 1048570)) where id = $1`,
 		"malformed tries":   `update webhook_deliveries set tries = '[1, "x", {"at": 5}]' where id = $1`,
 	} {
-		a, b := task.NewID(), task.NewID()
+		forged, intact := task.NewID(), task.NewID()
 		db.Exec(t, `with e as (insert into webhook_events (id, payload) select id::text, '{}' from unnest($1::uuid[]) id returning id)
 			insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url)
-			select id::uuid, id, $2, 7, 'x', id::uuid, 'u' from e`, []task.ID{a, b}, endpoint)
-		run(name, forge, a, func(t *testing.T) {
+			select id::uuid, id, $2, 7, 'x', id::uuid, 'u' from e`, []task.ID{forged, intact}, endpoint)
+		run(name, forge, forged, func(t *testing.T) {
 			var tried []webhooks.Tried
 			for _, d := range db.MustClaimDeliveries(t) {
 				tried = append(tried, webhooks.Tried{DueDelivery: d, Result: msg.PostResult{Status: 500}, Try: webhooks.Try{Status: 500}})
@@ -114,7 +114,7 @@ func TestForgedRowDoesNotStopOthers(t *testing.T) {
 			page, _, err := db.Webhooks.Deliveries(t.Context(), webhooks.DeliveryFilter{Limit: 9})
 			require.NoError(t, err)
 			require.Len(t, page, 2)
-			require.Equal(t, b, page[0].ID)
+			require.Equal(t, intact, page[0].ID)
 			require.Len(t, page[0].Tries, 1)
 		})
 		db.Exec(t, `delete from webhook_deliveries; update webhook_endpoints set failing_since = null`)
