@@ -61,6 +61,26 @@ func check(t *testing.T, db *storetest.DB) (again bool) {
 	return again
 }
 
+// onAll calls check for all instances at once, and reports whether it returned true for any of them.
+func onAll(t *testing.T, instances []*storetest.DB, check func(*storetest.DB) (bool, error)) bool {
+	t.Helper()
+	var checks sync.WaitGroup
+	var anyTrue atomic.Bool
+	for _, db := range instances {
+		checks.Go(func() {
+			result, err := check(db)
+			if err != nil {
+				t.Error(err)
+			}
+			if result {
+				anyTrue.Store(true)
+			}
+		})
+	}
+	checks.Wait()
+	return anyTrue.Load()
+}
+
 func alertList(t *testing.T, db *storetest.DB) []alerts.Alert {
 	t.Helper()
 	page, _, err := db.Alerts.List(t.Context(), nil, alerts.Cursor{}, 50)
@@ -91,21 +111,7 @@ func TestConcurrentChecksRaiseAndClearOnce(t *testing.T) {
 		})
 	}
 	checkAll := func() bool {
-		var checks sync.WaitGroup
-		var anyAgain atomic.Bool
-		for _, db := range instances {
-			checks.Go(func() {
-				again, err := db.Alerts.CheckNow(context.Background())
-				if err != nil {
-					t.Error(err)
-				}
-				if again {
-					anyAgain.Store(true)
-				}
-			})
-		}
-		checks.Wait()
-		return anyAgain.Load()
+		return onAll(t, instances, func(db *storetest.DB) (again bool, err error) { return db.Alerts.CheckNow(context.Background()) })
 	}
 	db := instances[0]
 	require.False(t, checkAll(), "no alert is open")

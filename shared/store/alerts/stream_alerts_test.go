@@ -3,7 +3,7 @@ package alerts_test
 import (
 	"context"
 	"errors"
-	"sync"
+	"fmt"
 	"sync/atomic"
 	"testing"
 
@@ -37,22 +37,14 @@ func TestStreamAlertIsRaisedAndClearedOnce(t *testing.T) {
 		})
 	}
 	unavailable := errors.New("unavailable")
-	checkAll := func(used map[string]float64, usedErr error) (open bool) {
-		var checks sync.WaitGroup
-		var anyOpen atomic.Bool
-		for _, db := range instances {
-			checks.Go(func() {
-				open, err := db.Alerts.CheckStreams(context.Background(), func(context.Context) (map[string]float64, error) { return used, usedErr })
-				if !errors.Is(err, usedErr) {
-					t.Error(err)
-				}
-				if open {
-					anyOpen.Store(true)
-				}
-			})
-		}
-		checks.Wait()
-		return anyOpen.Load()
+	checkAll := func(used map[string]float64, usedErr error) bool {
+		return onAll(t, instances, func(db *storetest.DB) (open bool, err error) {
+			open, err = db.Alerts.CheckStreams(context.Background(), func(context.Context) (map[string]float64, error) { return used, usedErr })
+			if !errors.Is(err, usedErr) {
+				return open, fmt.Errorf("got %v, want %v", err, usedErr)
+			}
+			return open, nil
+		})
 	}
 	db := instances[0]
 	require.False(t, checkAll(map[string]float64{"USERS": 0.8, "EVENTS": 0}, nil))
@@ -91,7 +83,7 @@ func TestStreamAlertsAreClearedWhenTheyAreOff(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, open)
 	open, err = off.Alerts.CheckStreams(t.Context(), func(context.Context) (map[string]float64, error) {
-		t.Error("stream use was read without thresholds")
+		t.Error("the usage of streams was read without a threshold")
 		return nil, nil
 	})
 	require.NoError(t, err)
