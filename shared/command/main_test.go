@@ -52,7 +52,7 @@ func TestMainRunsTheNamedCommand(t *testing.T) {
 		env  []string
 		args []string
 		code int
-		says string
+		want string // in the output
 	}{
 		{"config prints the table", nil, []string{"config"}, 0, "| `SENDONCE_MAX_CALLS` | `1024` |"},
 		{"config needs no settings", []string{"SENDONCE_X=1"}, []string{"config"}, 0, "| `APP_PORT` |"},
@@ -70,7 +70,7 @@ func TestMainRunsTheNamedCommand(t *testing.T) {
 			t.Parallel()
 			p := startProcess(t, c.env, c.args...)
 			require.Equal(t, c.code, p.ExitCode(), p.Output())
-			require.Contains(t, p.Output(), c.says)
+			require.Contains(t, p.Output(), c.want)
 		})
 	}
 }

@@ -66,7 +66,7 @@ func TestLabelValuesAreEscaped(t *testing.T) {
 	require.Equal(t, special, families["sendonce_calls_total"].GetMetric()[0].GetLabel()[0].GetValue())
 }
 
-func TestConcurrentCounting(t *testing.T) {
+func TestConcurrentCallsAreAllCounted(t *testing.T) {
 	t.Parallel()
 	r, c, h := example()
 	var wg sync.WaitGroup

@@ -69,9 +69,9 @@ func TestInvalidAcceptedMessagesAreReported(t *testing.T) {
 		change(&e)
 		body, err := json.Marshal(e)
 		require.NoError(t, err)
-		var p Event
-		require.NoError(t, json.Unmarshal(body, &p))
-		_, err = p.Message()
+		var posted Event
+		require.NoError(t, json.Unmarshal(body, &posted))
+		_, err = posted.Message()
 		require.ErrorContains(t, err, reason)
 	}
 }

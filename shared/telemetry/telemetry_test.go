@@ -98,7 +98,7 @@ func TestValueIsMissingWhileItCannotBeRead(t *testing.T) {
 	m, log := newTest()
 	show := func(s *metrics.Scrape, n int) { s.Gauge("length", "Messages.", float64(n)) }
 	CollectValue(m, "the stream", func(context.Context) (int, error) { return 9, errors.New("NATS away") }, show)
-	require.NotContains(t, scrape(t, m), "length", "no old value is shown")
+	require.NotContains(t, scrape(t, m), "length", "a value with an error is not shown")
 	require.Contains(t, log.String(), `msg="the stream cannot be read" cause="NATS away"`)
 	CollectValue(m, "the stream", func(context.Context) (int, error) { return 7, nil }, show)
 	requireLines(t, scrape(t, m), "length 7")
