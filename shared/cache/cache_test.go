@@ -23,9 +23,9 @@ func TestConcurrentCallsReadOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() {
-			value, err := c.Get()
-			require.NoError(t, err)
-			require.Equal(t, 7, value)
+			if value, err := c.Get(); value != 7 || err != nil {
+				t.Error(value, err)
+			}
 		})
 	}
 	<-began

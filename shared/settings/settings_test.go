@@ -112,8 +112,8 @@ func TestMetricsSettingIsValidated(t *testing.T) {
 
 func TestAlertThresholdsOutOfBoundsAreReported(t *testing.T) {
 	t.Parallel()
-	fine := Alerts{FailureRate: task.Limits{"*": 0.2}, MinFinished: 20, Window: time.Minute}
-	require.Empty(t, fine.Validate())
+	valid := Alerts{FailureRate: task.Limits{"*": 0.2}, MinFinished: 20, Window: time.Minute}
+	require.Empty(t, valid.Validate())
 	bad := Alerts{FailureRate: task.Limits{"wechat": 1}, MinFinished: 0, Window: time.Second, StreamFull: 1}
 	var names []string
 	for _, f := range bad.Validate() {
@@ -121,8 +121,9 @@ func TestAlertThresholdsOutOfBoundsAreReported(t *testing.T) {
 	}
 	require.Equal(t, []string{"ALERT_FAILURE_RATE", "ALERT_STREAM_FULL", "ALERT_MIN_FINISHED", "ALERT_WINDOW"}, names)
 	for _, part := range []float64{-0.1, 80, math.NaN()} {
-		fine.StreamFull = part
-		require.Len(t, fine.Validate(), 1, part)
+		bad = valid
+		bad.StreamFull = part
+		require.Len(t, bad.Validate(), 1, part)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 // Changes of callers lock the table callers. Functions with the role hot can neither take this lock nor delay a change with other locks.
-func TestNoFunctionDelaysChangesOfCallers(t *testing.T) {
+func TestHotRoleDelaysNoChangeOfCallers(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, hash := storetest.OpenAt(t, url), sha256.Sum256([]byte("token"))

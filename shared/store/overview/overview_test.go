@@ -157,7 +157,7 @@ func TestManyQueuesDoNotHideQueueWithCounters(t *testing.T) {
 	require.Equal(t, overview.Count{N: 1}, queue(t, countAndRead(t, db), "default").Pending.Count)
 }
 
-func TestOldestMessageIsThatOfAllCallers(t *testing.T) {
+func TestOldestMessageIsFoundBeyondTheRowLimit(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	for kind := range 2 {

@@ -20,7 +20,8 @@ import (
 )
 
 // Statements returns every constant of the store and its packages whose name ends with SQL. It finds the constants that these
-// consist of by their names alone, so each name must be unique in all packages.
+// consist of by their names alone, so each name must be unique in all packages. Constants of other packages, and conversions,
+// count as empty texts.
 func Statements(t *testing.T) map[string]string {
 	t.Helper()
 	root, err := os.Getwd() // of the test: shared/store, or a package in it
