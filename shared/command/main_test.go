@@ -54,8 +54,7 @@ func TestMainRunsTheNamedCommand(t *testing.T) {
 		code int
 		want string // in the output
 	}{
-		{"config prints the table", nil, []string{"config"}, 0, "| `SENDONCE_MAX_CALLS` | `1024` |"},
-		{"config needs no settings", []string{"SENDONCE_X=1"}, []string{"config"}, 0, "| `APP_PORT` |"},
+		{"config needs no settings", []string{"SENDONCE_X=1"}, []string{"config"}, 0, "| `SENDONCE_MAX_CALLS` | `1024` |"},
 		{"version needs no settings", []string{"SENDONCE_X=1"}, []string{"version"}, 0, fn.Version()},
 		{"routes needs no database", []string{"DATABASE_URL="}, []string{"routes"}, 0, "| `greeter` | `POST /api/v1/greet` | submitter |"},
 		{"health fails without a server", []string{"APP_PORT=1"}, []string{"health"}, 1, "connection refused"},

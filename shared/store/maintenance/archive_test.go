@@ -139,22 +139,6 @@ func TestOnlyOldFinalTasksAreArchived(t *testing.T) {
 	}
 	require.True(t, db.MustTask(t, old.ID).Archived)
 	require.Empty(t, db.MustArchive(t, maintenance.ArchiveRun{}), "a second run has nothing to do")
-
-	forever := storetest.Open(t, storetest.RetentionDays(0, 0))
-	forever.MustSubmit(t, storetest.Submission(createdDaysAgo(400)))
-	forever.Claim(t)
-	forever.MustReport(t, task.Report{TaskID: onlyTask(t, forever), AppID: "app", Outcome: task.SentOK})
-	setEndedDaysAgo(t, forever, 399)
-	require.Empty(t, forever.MustArchive(t, maintenance.ArchiveRun{}), "with the setting 0, nothing is archived")
-	require.Empty(t, forever.MustArchive(t, maintenance.ArchiveRun{Before: time.Now().AddDate(0, 0, -450)}))
-	require.Equal(t, 1, forever.MustArchive(t, maintenance.ArchiveRun{Before: time.Now().AddDate(1, 0, 0), DryRun: true})["tasks"])
-	require.Equal(t, "1 0 1 0", taskCounts(t, forever), "a dry run changes nothing")
-	require.Equal(t, 1, forever.MustArchive(t, maintenance.ArchiveRun{Before: time.Now().AddDate(1, 0, 0)})["tasks"], "Before overrides the setting")
-}
-
-func onlyTask(t *testing.T, db *storetest.DB) task.ID {
-	t.Helper()
-	return storetest.Value[task.ID](t, db, `select id from tasks`)
 }
 
 // insertOldTasks inserts n final tasks that were created so many days ago and ended an hour later. Every fourth task failed by
