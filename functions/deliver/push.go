@@ -22,9 +22,13 @@ const maxPushAge = time.Minute
 const pushTimeout = 2 * time.Second
 
 // push publishes accepted messages to their receivers, in order, before the messages are saved. After a message is saved, the
-// relay publishes it again with the same MsgID, and the stream ignores the duplicate. If the stream or the subject of a message
-// is unavailable, or the stream refuses the message, only the relay publishes it. If NATS is unavailable, push returns an error,
-// so that the trigger repeats the batch. Messages to URLs wait until they are saved.
+// relay publishes it again with the same MsgID, and the stream ignores the repeat. Only the relay publishes
+//   - a message whose stream or subject is unavailable, or that the stream refuses;
+//   - a message to a nearly full stream, if its caller has pushed more to the stream lately than is free;
+//   - messages to URLs.
+//
+// If the relay holds a pushed message (see Store.Hold) for longer than the stream recognises repeats, its receiver gets it again, with
+// the same id. If NATS is unavailable, push returns an error, so that the trigger repeats the batch.
 func (d *deliverer) push(ctx context.Context, c *fn.Call, events []streamevent.Event) error {
 	var accepted []*messages.Submission
 	var toPublish []bus.Message // one for each of accepted
@@ -34,7 +38,7 @@ func (d *deliverer) push(ctx context.Context, c *fn.Call, events []streamevent.E
 		if err != nil || m.To.Kind == message.URL || time.Since(m.AcceptedAt) > maxPushAge {
 			continue // the function save stores an invalid message as a dead letter
 		}
-		pushed := d.pushed.add(m.CallerID, len(m.Data)+messages.StreamOverhead)
+		pushed := d.pushed.add(m.CallerID, m.To.Stream(), len(m.Data)+messages.StreamOverhead)
 		if free, isNearlyFull := nearlyFull[m.To.Stream()]; isNearlyFull && pushed > free {
 			continue // after it is saved, the relay decides when this caller's messages are published
 		}

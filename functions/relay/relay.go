@@ -13,8 +13,8 @@
 // The relay pauses a stream that is full, has no leader or does not respond, for 2 s, then 4 s, up to a
 // minute. After each pause the relay tries a few messages. The messages for the stream keep their order, their
 // rows are not updated, and other streams are not affected, except those of the same group (message.Address.Stream).
-// While MESSAGES or USERS is nearly full, messages of the callers that filled it wait (see messages.Held), and messages of other
-// callers use the room that is left.
+// While MESSAGES or USERS is nearly full, messages of callers that used more of it lately than is free wait (see Store.Hold), and
+// messages of other callers use the room that is left.
 //
 // If a stream does not accept one of the messages, for example because its subject has reached a limit, only this message
 // waits for its next send. Newer messages may overtake it.
@@ -23,7 +23,6 @@ package relay
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
@@ -60,7 +59,6 @@ const (
 	publishTimeout   = 2 * time.Second  // limits how long the rows stay locked
 	unavailablePause = 2 * time.Second  // before the next call, if NATS is unavailable or due rows remain
 	maxBatchTime     = 10 * time.Second // of one batch of messages and one of events together
-	maxLogged        = 20               // callers in the log line of hold
 	reservedBytes    = 16 << 20         // of memory; the store returns at most about 2 MiB of messages, or 4 MiB of events, at a time
 )
 
@@ -68,7 +66,7 @@ type relayer struct {
 	env            *fn.Env
 	recordLimit    recordLimit
 	destinationLog loglimit.Limit // of logBadDestination
-	holdLog        loglimit.Limit // of hold
+	holder         holder
 }
 
 // relay publishes all messages and events that are due, in alternating batches, and schedules the
@@ -154,25 +152,9 @@ func (r *relayer) logStreams(changes []store.StreamChange) {
 }
 
 func (r *relayer) relayMessages(ctx context.Context) (store.Relayed, error) {
-	held, err := r.hold(ctx)
-	if err != nil {
-		return store.Relayed{}, err
-	}
-	return r.finishBatch(r.env.Messages.Relay(ctx, batchMessages, held, func(ctx context.Context, due []messages.Due) ([]message.Result, error) {
+	return r.finishBatch(r.env.Messages.Relay(ctx, batchMessages, r.holder.held(ctx, r.env), func(ctx context.Context, due []messages.Due) ([]message.Result, error) {
 		return r.publish(ctx, len(due), func(i int) (bus.Message, error) { return messageEvent(due[i]) }), nil
 	}))
-}
-
-// hold returns the callers whose messages to a nearly full stream wait. If there are any, it wakes deliver, which trims the stream.
-func (r *relayer) hold(ctx context.Context) (messages.Held, error) {
-	held, err := r.env.Messages.Hold(ctx, r.env.Bus().NearlyFull(ctx))
-	if err == nil && len(held.Callers) > 0 {
-		r.env.WakeDeliverAt(time.Time{})
-		if unlogged, logNow := r.holdLog.Next(); logNow {
-			r.env.Log.Warn("a stream is nearly full: messages of the callers that filled it wait, those of other callers do not", "function", "relay", "streams", slices.Compact(slices.Sorted(slices.Values(held.Streams))), "callers", held.Callers[:min(len(held.Callers), maxLogged)], "unlogged", unlogged)
-		}
-	}
-	return held, err
 }
 
 // relayEvents publishes a batch of events; at the limit of unrecorded events, only those for other streams than EVENTS. It adds

@@ -18,8 +18,8 @@ const (
 	// client may still send. If unread bytes arrived at a closed connection, the client might lose this response.
 	CloseDelay = 500 * time.Millisecond
 
-	// sendBuffer limits the bytes of responses that the kernel keeps for a connection whose client does not read. The kernel
-	// uses up to twice as much memory. Without this limit, it keeps several MiB.
+	// sendBuffer limits what the kernel keeps of responses for a connection whose client does not read: at most twice this size.
+	// Without this limit, it keeps several MiB.
 	sendBuffer = 32 << 10
 )
 
@@ -96,17 +96,6 @@ func (c *connection) Write(p []byte) (int, error) {
 		discardUnsent(c)
 	}
 	return n, err
-}
-
-// discardUnsent makes Close free the memory of the connection at once. Otherwise the kernel keeps what the client does not read,
-// also after Close.
-func discardUnsent(conn net.Conn) {
-	if c, wrapped := conn.(*connection); wrapped {
-		conn = c.Conn
-	}
-	if tcp, ok := conn.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0) // fails only if the connection is closed already
-	}
 }
 
 // Read implements net.Conn. If a header has too many lines, the client gets headerRefusal, and the

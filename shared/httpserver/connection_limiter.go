@@ -204,3 +204,14 @@ func ClientNetwork(address string) netip.Prefix {
 	p, _ := addr.Prefix(bits) // bits is valid
 	return p
 }
+
+// discardUnsent makes Close free the memory of the connection at once. Otherwise the kernel keeps what the client does not read,
+// also after Close.
+func discardUnsent(conn net.Conn) {
+	if wrapped, ok := conn.(interface{ NetConn() net.Conn }); ok {
+		conn = wrapped.NetConn()
+	}
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0) // fails only if the connection is closed already
+	}
+}
