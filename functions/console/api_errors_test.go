@@ -48,7 +48,7 @@ var unseenFiles = regexp.MustCompile(`functions/(messages/(accepted|confirm)|sub
 var unseenErrors = map[string]bool{
 	"no such secret": true, "differs from the header Idempotency-Key; send one of them": true, "must be unknown": true,
 	"must not be sent with a batch; give each item its own idempotency_key": true, "replaced by a newer submission": true,
-	"the message has a newer send, task %s; retry that task": true, "has a number with more than 7 characters, an exponent beyond ±7, or a value beyond ±1.7e308": true,
+	"the message has a newer send, task %s; retry that task": true, "has a number with more than %s characters, an exponent beyond ±%s, or a value beyond ±1.7e308": true,
 }
 
 func TestEveryErrorOfTheAPIHasATranslation(t *testing.T) {

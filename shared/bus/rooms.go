@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// headerBytes estimates what a stream stores per message beside its data.
+const headerBytes = 500
+
 // rooms knows how much room the streams MESSAGES and USERS have (see NearlyFull).
 type rooms struct {
 	messages, users room

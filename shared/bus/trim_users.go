@@ -199,6 +199,3 @@ func readUserMessages(ctx context.Context, conn *Connection, first uint64) (*use
 	})
 	return in, err
 }
-
-// headerBytes estimates what the stream stores per message beside its data.
-const headerBytes = 500
