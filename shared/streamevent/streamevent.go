@@ -147,6 +147,9 @@ func (e *Event) Message() (*messages.Submission, error) {
 	if m.CallerID < 0 || !task.ValidUser(m.From) || !task.ValidKey(m.ClientMsgID) || !task.ValidKey(m.Type) || len(m.Data) > message.MaxData {
 		return nil, errors.New("its caller, sender, client_msg_id, type or data is not valid for a message")
 	}
+	if m.MaxSends < 1 || m.MaxSends > message.MaxSends || m.ExpectedReceipts < 1 || m.ExpectedReceipts > message.MaxExpectedReceipts || !m.Confirm && m.ExpectedReceipts > 1 {
+		return nil, errors.New("its max_sends or expected_receipts is not valid for a message")
+	}
 	return m, nil
 }
 

@@ -86,6 +86,9 @@ func TestForgedAcceptedMessageIsRejected(t *testing.T) {
 		"an invalid user name":                func(m *messages.Submission, _ *cloudevents.Event) { m.To.Name = "b*b" },
 		"an unknown kind":                     func(m *messages.Submission, _ *cloudevents.Event) { m.To.Kind = 7 },
 		"the caller id of the service itself": func(m *messages.Submission, _ *cloudevents.Event) { m.CallerID = -1 },
+		"too many sends":                      func(m *messages.Submission, _ *cloudevents.Event) { m.MaxSends = 21 },
+		"no receipts":                         func(m *messages.Submission, _ *cloudevents.Event) { m.ExpectedReceipts = 0 },
+		"receipts without confirmations":      func(m *messages.Submission, _ *cloudevents.Event) { m.Confirm, m.ExpectedReceipts = false, 2 },
 		"data that is too long": func(m *messages.Submission, _ *cloudevents.Event) {
 			m.Data = []byte(`"` + strings.Repeat("x", message.MaxData) + `"`)
 		},

@@ -23,9 +23,13 @@ const (
 	SavePoisoned        // the database can never store the message: it is a dead letter, and its sender is notified
 )
 
+// savingParts is into how many parts SaveAccepted divides messages that cannot be saved together.
+const savingParts = 8
+
 // SaveAccepted saves messages that a stream has accepted and, in the same transaction, the acknowledgements to their
 // senders. The rows must be in the order of the stream. If single rows may have made the transaction fail
-// (store.IsRowError), SaveAccepted saves each message in a transaction of its own. After an error, repeat the call with
+// (store.IsRowError), SaveAccepted saves parts of them, and parts of these, until each message that fails is in a transaction of its
+// own. After an error, repeat the call with
 // the same rows: no message is lost or saved twice, but an acknowledgement may be sent again.
 func (st *Store) SaveAccepted(ctx context.Context, rows []*Submission) ([]Saving, error) {
 	out, err := st.saveAccepted(ctx, rows)
@@ -36,8 +40,8 @@ func (st *Store) SaveAccepted(ctx context.Context, rows []*Submission) ([]Saving
 		return out, store.Wrap("save accepted messages", err)
 	}
 	out = make([]Saving, 0, len(rows))
-	for i := range rows {
-		saving, err := st.SaveAccepted(ctx, rows[i:i+1])
+	for part := range slices.Chunk(rows, (len(rows)+savingParts-1)/savingParts) {
+		saving, err := st.SaveAccepted(ctx, part)
 		if err != nil {
 			return nil, err
 		}

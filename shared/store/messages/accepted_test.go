@@ -102,6 +102,19 @@ func TestPoisonedMessageDoesNotDelayOthers(t *testing.T) {
 	require.Empty(t, missing(t, db, 1, 3))
 }
 
+func TestPoisonedMessageLeavesMostOfItsBatchTogether(t *testing.T) {
+	t.Parallel()
+	db := storetest.Open(t)
+	var rows []*messages.Submission
+	for i := range 64 {
+		rows = append(rows, accepted(int64(i+1), fmt.Sprint(i)))
+	}
+	poisoned(rows[20])
+	mustSaveAccepted(t, db, rows...)
+	require.Equal(t, 63, db.Count(t, `select count(*) from messages`))
+	require.Equal(t, 7+7, db.Count(t, `select count(distinct xmin::text) from messages`), "seven parts of eight, and the other messages of the eighth part")
+}
+
 func TestAcknowledgementBacklogDelaysNoOtherCaller(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
