@@ -28,9 +28,9 @@ const savingParts = 8
 
 // SaveAccepted saves messages that a stream has accepted and, in the same transaction, the acknowledgements to their
 // senders. The rows must be in the order of the stream. If single rows may have made the transaction fail
-// (store.IsRowError), SaveAccepted saves parts of them, and parts of these, until each message that fails is in a transaction of its
-// own. After an error, repeat the call with
-// the same rows: no message is lost or saved twice, but an acknowledgement may be sent again.
+// (store.IsRowError), SaveAccepted saves parts of them, and parts of these, until each message that fails is in a transaction of
+// its own. After an error, repeat the call with the same rows: no message is lost or saved twice, but an acknowledgement may be
+// sent again.
 func (st *Store) SaveAccepted(ctx context.Context, rows []*Submission) ([]Saving, error) {
 	out, err := st.saveAccepted(ctx, rows)
 	if len(rows) == 1 && store.IsPoison(err) {
