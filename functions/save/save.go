@@ -3,8 +3,8 @@
 //	POST /events/save
 //
 // save receives the messages of each shard in batches, one batch at a time and in the order of the
-// stream. It returns 2xx once a batch and the acknowledgements to the senders are committed.
-// On a tick, save looks for accepted messages that are missing in the database, and saves them; usually there are none.
+// stream. It returns 2xx once one transaction has stored a batch, and the acknowledgements that the relay will publish to the senders.
+// On a tick or another wake-up, save looks for accepted messages that are missing in the database, and saves them; usually there are none.
 // Then save removes from the stream the messages that were saved longer ago than the deduplication window.
 package save
 

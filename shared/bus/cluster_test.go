@@ -29,7 +29,7 @@ func TestClusterAcceptsOnce(t *testing.T) {
 	sandbox.Slow(t)
 	t.Parallel()
 	_, b := newCluster(t)
-	raceToAccept(t, b, 100)
+	raceToAccept(t, b, 100) // stores 100 messages: r0 to r99
 	for i := 1; i <= 100; i++ {
 		accepted := accept(t, b, strconv.Itoa(i), "x")
 		found := lookUp(t, b, strconv.Itoa(i))

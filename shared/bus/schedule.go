@@ -22,7 +22,7 @@ const (
 	// hour, a day and scheduleHorizon, and 10 that have just passed.
 	scheduleLimit = 60 + 360 + 1440 + 31*24 + 10
 
-	scheduleTimeout   = 5 * time.Second // of publishing one schedule
+	wakeTimeout   = 5 * time.Second // of publishing one message or schedule to WAKE
 	scheduleCacheSize = 10_000          // schedules that a process remembers
 	scheduleCacheTime = 5 * time.Minute // how long a published schedule is assumed to exist at most
 )
@@ -107,7 +107,7 @@ func (b *Bus) markScheduled(name string, bucket, now time.Time) bool {
 }
 
 func (b *Bus) schedule(name, subject string, bucket time.Time) {
-	ctx, cancel := context.WithTimeout(context.Background(), scheduleTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), wakeTimeout)
 	defer cancel()
 	conn, err := b.connection(ctx)
 	if err == nil && !conn.hasSchedules {

@@ -44,7 +44,7 @@ func TestSchedulesEvictNothing(t *testing.T) {
 		b.mu.Lock()
 		published = len(b.scheduled)
 		b.mu.Unlock()
-		if published >= stored+100 { // more at once could exceed scheduleTimeout on a slow machine
+		if published >= stored+100 { // more at once could exceed wakeTimeout on a slow machine
 			awaitStored()
 		}
 	}

@@ -22,7 +22,7 @@ func (b *Bus) Tick(ctx context.Context, conn *Connection, subject, name string, 
 		case <-ctx.Done():
 			return
 		}
-		bounded, cancel := context.WithTimeout(ctx, scheduleTimeout)
+		bounded, cancel := context.WithTimeout(ctx, wakeTimeout)
 		_, err := conn.js.PublishMsg(bounded, &nats.Msg{Subject: subject, Data: []byte("1")},
 			jetstream.WithMsgID(fmt.Sprintf("tick-%s-%d", name, at.Unix())), jetstream.WithExpectStream(StreamWake))
 		cancel()
@@ -36,7 +36,7 @@ func (b *Bus) Tick(ctx context.Context, conn *Connection, subject, name string, 
 // CheckWakeUps publishes a test message, which wakes no function, to the stream WAKE. It returns an error if the stream
 // does not store the message.
 func (conn *Connection) CheckWakeUps(ctx context.Context) error {
-	ctx, cancel := conn.WithTimeout(ctx, scheduleTimeout)
+	ctx, cancel := conn.WithTimeout(ctx, wakeTimeout)
 	defer cancel()
 	if _, err := conn.js.Publish(ctx, wakePrefix+"check", []byte("check"), jetstream.WithExpectStream(StreamWake)); err != nil {
 		return fmt.Errorf("the stream WAKE stores no wake-ups: if the disk of nats-server was full, free it and restart nats-server: %w", err)

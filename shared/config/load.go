@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Error lists all bad settings of a process, one per line. Each line is a sentence: the name, then the message ("is no setting").
+// Error lists all bad settings of a process, one per line. A line is a name and a message, such as "FOO is no setting".
 type Error []task.Field
 
 func (e Error) Error() string {
@@ -26,7 +26,7 @@ func (e Error) Error() string {
 	return "settings are wrong:\n" + strings.Join(lines, "\n")
 }
 
-// Load sets the struct that cfg points to from the environment. It returns all settings whose values cannot be read or, if
+// Load reads the environment into the struct that cfg points to. It returns all settings whose values cannot be read or, if
 // there are none, all settings whose values Validate refuses.
 func Load(cfg any) []task.Field {
 	var problems []task.Field

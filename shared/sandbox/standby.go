@@ -17,7 +17,7 @@ import (
 type Pair struct {
 	t                testing.TB
 	primary, standby *Postgres
-	services         []*Proxy // the proxies of Service
+	services         []*Proxy // started by the method Service
 }
 
 // NewPair starts a private pair until the end of the test, even if DATABASE_URL is set.
@@ -29,7 +29,7 @@ func NewPair(t testing.TB) *Pair {
 	bin, err := findBinaries(ctx, 0)
 	must(t, err)
 	if _, err := exec.LookPath(filepath.Join(bin.dir, "pg_basebackup")); err != nil {
-		t.Skipf("a standby is made with pg_basebackup, which is not in %s: install PostgreSQL", bin.dir)
+		t.Skipf("%s has no pg_basebackup, which makes a standby: install a PostgreSQL that has it", bin.dir)
 	}
 	pair := &Pair{t: t}
 	pair.primary = pair.start(ctx, func(ctx context.Context, p *Postgres) error { return p.start(ctx, Options{}) })

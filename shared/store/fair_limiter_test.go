@@ -21,7 +21,7 @@ func TestBlockedCallsLeaveConnectionsToOthers(t *testing.T) {
 	db := storetest.Open(t, func(c *stores.Config) { c.MaxConns = 4 })
 	s := storetest.Submission()
 	db.MustSubmit(t, s)
-	claim := db.MustClaim(t, "app", 1)[0]
+	claim := db.ClaimAs(t, "app", 1)[0]
 	release := db.HoldLock(t, `select from task_live where id = $1 for update`, s.ID)
 	as := func(caller int64) context.Context { return store.WithCaller(t.Context(), caller) }
 	extended := make(chan error, 20)

@@ -50,7 +50,7 @@ end $$`)
 		require.Equal(t, 1.0/3, third)
 		s := storetest.Submission(func(s *tasks.Submission) { s.Draft = task.Draft{Content: "您的验证码是123456"} })
 		db.MustSubmit(t, s)
-		require.Equal(t, s.Draft.Content, db.MustClaim(t, "app", 1)[0].Content)
+		require.Equal(t, s.Draft.Content, db.ClaimAs(t, "app", 1)[0].Content)
 		require.Equal(t, 1, db.Count(t, `select count(*) from tasks where content like '%123456' and length(content) = 12`))
 		db.Exec(t, `delete from tasks`)
 	}

@@ -26,7 +26,7 @@ func TestRestoredDatabaseRepeatsNoClaimID(t *testing.T) {
 	db := storetest.OpenAt(t, url)
 	id := db.MustSubmit(t, storetest.Submission())[0].ID
 	restore := sandbox.Dump(t, url)
-	lost := db.MustClaim(t, "phone", 1)[0]
+	lost := db.ClaimAs(t, "phone", 1)[0]
 
 	url = restore()
 	owner := storetest.ConnectAsOwner(t, url)
@@ -35,7 +35,7 @@ func TestRestoredDatabaseRepeatsNoClaimID(t *testing.T) {
 	_, err = owner.Exec(t.Context(), string(statement[1]))
 	require.NoError(t, err)
 	db = storetest.OpenAt(t, url)
-	again := db.MustClaim(t, "phone", 1)[0]
+	again := db.ClaimAs(t, "phone", 1)[0]
 	require.Equal(t, id, again.ID)
 	require.Greater(t, again.ClaimID, lost.ClaimID)
 	require.Equal(t, task.Stale, db.MustReport(t, task.Report{TaskID: id, AppID: "phone", ClaimID: lost.ClaimID, Outcome: task.SentOK}).Verdict)

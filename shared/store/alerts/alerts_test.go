@@ -201,9 +201,9 @@ func TestBacklogAlertClearsWhenTasksAreClaimed(t *testing.T) {
 	db.MustSubmit(t, storetest.Submission())
 	require.True(t, check(t, db))
 	require.Equal(t, task.Alert{Kind: task.AlertBacklog, Queue: task.DefaultQueue, Value: 11, Threshold: 10}, alertList(t, db)[0].Alert)
-	db.MustClaim(t, "app", 2)
+	db.ClaimAs(t, "app", 2)
 	require.True(t, check(t, db), "9 are not well below 10")
-	db.MustClaim(t, "app", 1)
+	db.ClaimAs(t, "app", 1)
 	require.False(t, check(t, db))
 	require.EqualValues(t, 8, *alertList(t, db)[0].ClearedValue)
 }
@@ -247,7 +247,7 @@ func TestOnFailedIsCalledOnlyForFailuresThatCount(t *testing.T) {
 		{task.Report{Outcome: task.SentFailed, ErrorCode: task.NoConsent}, 0},
 		{task.Report{Outcome: task.SentFailed}, 1},
 	} {
-		c := db.MustClaim(t, "app", 1)[0]
+		c := db.ClaimAs(t, "app", 1)[0]
 		r.TaskID, r.AppID = c.ID, "app"
 		require.Equal(t, task.Applied, db.MustReport(t, r.Report).Verdict)
 		require.Equal(t, r.calls, failures.Load(), i)

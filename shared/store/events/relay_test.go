@@ -24,7 +24,7 @@ import (
 // finish claims n tasks and reports them as sent, in one flush.
 func finish(t *testing.T, db *storetest.DB, n int) {
 	t.Helper()
-	claimed := db.MustClaim(t, "app", n)
+	claimed := db.ClaimAs(t, "app", n)
 	require.Len(t, claimed, n)
 	_, errs := db.Tasks.Report(store.Column(claimed, sent))
 	require.NoError(t, errors.Join(errs...))
@@ -139,7 +139,7 @@ func TestLaterEventsHaveHigherNumbersAndOwnOutcome(t *testing.T) {
 	db := storetest.Open(t, storetest.WithEvents(store.FinalEvents))
 	s := storetest.Submission(storetest.WithCallback, func(s *tasks.Submission) { s.MaxRetries = 0 })
 	db.MustSubmit(t, s)
-	claimed := db.MustClaim(t, "app", 1)[0]
+	claimed := db.ClaimAs(t, "app", 1)[0]
 	r := task.Report{TaskID: s.ID, AppID: "app", ClaimID: claimed.ClaimID, Outcome: task.SentFailed, Message: "no signal", ErrorCode: "E7"}
 	require.Equal(t, task.Applied, db.MustReport(t, r).Verdict)
 	_, err := db.Tasks.RetryFailed(t.Context(), s.ID, store.Operator{Name: "ops"})
@@ -304,7 +304,7 @@ func TestEndpointAddedDuringReportGetsTheEvent(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t, storetest.WithEvents(store.FinalEvents))
 	db.MustSubmit(t, storetest.Submission(storetest.FromCaller(7)), storetest.Submission(storetest.FromCaller(7)))
-	claimed := db.MustClaim(t, "app", 2)
+	claimed := db.ClaimAs(t, "app", 2)
 	err := whileWaiting(t, db, `select from task_live where id = $1 for update`, claimed[1].ID,
 		func() error { _, errs := db.Tasks.Report(store.Column(claimed, sent)); return errors.Join(errs...) },
 		func() { db.MustAddEndpoint(t, 7, "https://seven.example") })

@@ -11,7 +11,7 @@ import (
 const (
 	maintenanceJob   = "maintenance" // its row in the table upkeep
 	maintenanceEvery = 10 * time.Minute
-	maintenanceSlice = 500 * time.Millisecond // how long a Run begins new counts, and then how long it begins new archive steps
+	maintenanceSlice = 500 * time.Millisecond // after this time a Run begins no more work on closing days; archiving then has the same time again
 )
 
 // Archived is the sum of the archive steps of one Run.
@@ -49,8 +49,9 @@ func (st *Store) archiveSome(ctx context.Context, from archivePosition) (done Ar
 			done.Rows[s.Table] += s.Rows
 		}
 		done.Failed = append(done.Failed, s.Failed...)
-		next, more = s.position, s.more && time.Now().After(end) // if the table has no more rows, the run goes on with the next table
-		return more
+		stop = s.more && time.Now().After(end) // at the end of a table the run goes on with the next one, even after end
+		next, more = s.position, stop
+		return stop
 	})
 	if !more {
 		next = archivePosition{}

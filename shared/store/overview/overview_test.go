@@ -54,7 +54,7 @@ func TestReadCountsTasksByQueueAndState(t *testing.T) {
 	later := func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour) }
 	hold := func(s *tasks.Submission) { s.OnUnknown = task.Hold }
 	db.MustSubmit(t, storetest.Submission(hold), storetest.Submission(hold))
-	claimed := db.MustClaim(t, "phone", 2)
+	claimed := db.ClaimAs(t, "phone", 2)
 	db.MustReport(t, task.Report{TaskID: claimed[0].ID, AppID: "phone", Outcome: task.SentUnknown})
 	db.MustSubmit(t, storetest.Submission(), storetest.Submission(), storetest.Submission(later), storetest.Submission(storetest.InQueue("bulk")))
 	db.Exec(t, `update task_live set updated_at = now() - interval '5 minutes' where state = 1 and queue = 'default'`)
@@ -79,20 +79,20 @@ func TestCountAddsResultsOnce(t *testing.T) {
 	db := storetest.Open(t)
 	db.MustSubmit(t, storetest.Submission(), storetest.Submission(), storetest.Submission())
 	report := func(outcome task.Outcome, retry bool) {
-		for _, c := range db.MustClaim(t, "phone", 1) {
+		for _, c := range db.ClaimAs(t, "phone", 1) {
 			db.MustReport(t, task.Report{TaskID: c.ID, AppID: "phone", Outcome: outcome, ShouldRetry: retry})
 		}
 	}
 	report(task.SentOK, false)
 	report(task.SentFailed, false)
-	failed := db.MustClaim(t, "phone", 1)[0] // retried before its failure is counted
+	failed := db.ClaimAs(t, "phone", 1)[0] // retried before its failure is counted
 	db.MustReport(t, task.Report{TaskID: failed.ID, AppID: "phone", Outcome: task.SentFailed})
 	_, err := db.Tasks.RetryFailed(t.Context(), failed.ID, store.Operator{Name: "tester"})
 	require.NoError(t, err)
 	report(task.SentFailed, true)
 	report(task.SentOK, false)
 	db.MustSubmit(t, storetest.Submission())
-	db.MustClaim(t, "phone", 1)
+	db.ClaimAs(t, "phone", 1)
 	db.ExpireLeases(t)
 	_, err = db.Tasks.Sweep(t.Context(), 10)
 	require.NoError(t, err)

@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func (db *DB) MustClaim(t *testing.T, app string, limit int) []tasks.Claimed {
+func (db *DB) ClaimAs(t *testing.T, app string, limit int) []tasks.Claimed {
 	t.Helper()
 	return db.Claim(t, func(r *tasks.ClaimRequest) { r.AppID, r.Limit = app, limit })
 }
@@ -61,14 +61,14 @@ func InQueue(queue string) func(*tasks.Submission) {
 	return func(s *tasks.Submission) { s.Queue = queue }
 }
 
-// NoContent makes a submission use the default content of its number.
+// NoContent makes a submission use the default content of its phone number.
 func NoContent(s *tasks.Submission) { s.Draft = task.Draft{} }
 
 func FromQueue(queue string) func(*tasks.ClaimRequest) {
 	return func(r *tasks.ClaimRequest) { r.Queue = queue }
 }
 
-// Report returns the report r with the body of its request, which is logged.
+// Report returns r with the request body {}, which the store logs.
 func Report(r task.Report) *tasks.Report { return &tasks.Report{Report: r, Request: []byte(`{}`)} }
 
 // Claim claims up to 10 tasks of the default queue; change edits the request.
@@ -100,7 +100,7 @@ func RetryBusy(do func() error) error {
 	}
 }
 
-// Keyed gives a submission an idempotency key of its caller, the content body, and the fingerprint of body.
+// Keyed gives a submission the idempotency key named key, and body as its content, with the fingerprint of body.
 func Keyed(key, body string) func(*tasks.Submission) {
 	return func(s *tasks.Submission) {
 		hash := task.KeyHash(s.CallerID, "sms", key)

@@ -87,7 +87,7 @@ func TestBulkRetryMakesTasksPending(t *testing.T) {
 	db := storetest.Open(t)
 	for range 4 {
 		db.MustSubmit(t, storetest.Submission())
-		c := db.MustClaim(t, "app", 1)[0]
+		c := db.ClaimAs(t, "app", 1)[0]
 		db.MustReport(t, task.Report{TaskID: c.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentFailed})
 	}
 	b := startBulk(t, db, tasks.BulkRetry, tasks.BulkFilter{State: "failed", Reason: "rejected", To: time.Now().Add(time.Minute)})
@@ -95,7 +95,7 @@ func TestBulkRetryMakesTasksPending(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, tasks.PendingByQueue{task.DefaultQueue: 4}, ran.Pending)
 	require.Equal(t, 4, mustBulk(t, db, b.ID).Changed)
-	require.Len(t, db.MustClaim(t, "app", 10), 4)
+	require.Len(t, db.ClaimAs(t, "app", 10), 4)
 }
 
 // Cancelled tasks, and tasks whose message may have been sent, are retried only if the filter has their reason.
@@ -105,7 +105,7 @@ func TestBulkRetryWithoutReasonLeavesCancelledAndUnknownTasks(t *testing.T) {
 	ids := submitMany(t, db, 3, func(s *tasks.Submission) { s.OnUnknown = task.Fail })
 	_, err := db.Tasks.Cancel(t.Context(), ids[0], nil)
 	require.NoError(t, err)
-	for _, c := range db.MustClaim(t, "app", 2) {
+	for _, c := range db.ClaimAs(t, "app", 2) {
 		outcome := task.SentFailed
 		if c.ID == ids[1] {
 			outcome = task.SentUnknown
@@ -120,12 +120,12 @@ func TestBulkRetryWithoutReasonLeavesCancelledAndUnknownTasks(t *testing.T) {
 	b = mustBulk(t, db, b.ID)
 	require.Equal(t, []int{1, 2}, []int{b.Changed, b.Refused})
 	require.Regexp(t, "the reason of the task is (cancelled|unknown); such tasks are retried only if the filter has this reason", *b.LastError)
-	require.Len(t, db.MustClaim(t, "app", 10), 1)
+	require.Len(t, db.ClaimAs(t, "app", 10), 1)
 	for _, reason := range []string{"cancelled", "unknown"} {
 		startBulk(t, db, tasks.BulkRetry, failed(reason))
 	}
 	runBulks(t, db, 10)
-	require.Len(t, db.MustClaim(t, "app", 10), 2)
+	require.Len(t, db.ClaimAs(t, "app", 10), 2)
 }
 
 func TestBulkLeavesTasksThatChangedMeanwhile(t *testing.T) {
@@ -133,7 +133,7 @@ func TestBulkLeavesTasksThatChangedMeanwhile(t *testing.T) {
 	db := storetest.Open(t)
 	submitMany(t, db, 6)
 	b := startBulk(t, db, tasks.BulkCancel, pendingTasks())
-	db.MustClaim(t, "app", 2)
+	db.ClaimAs(t, "app", 2)
 	submitMany(t, db, 3, storetest.InQueue("later"))
 	runBulks(t, db, 4)
 	b = mustBulk(t, db, b.ID)
@@ -146,7 +146,7 @@ func TestBulkSaysThatMoreTasksMatchThanWereCounted(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	submitMany(t, db, 6)
-	claimed := db.MustClaim(t, "app", 2)
+	claimed := db.ClaimAs(t, "app", 2)
 	b := startBulk(t, db, tasks.BulkCancel, pendingTasks())
 	for _, c := range claimed {
 		db.MustReport(t, task.Report{TaskID: c.ID, AppID: "app", Outcome: task.Released})

@@ -64,7 +64,7 @@ func TestSharedClaimsAreLookedUpAfterLostResponse(t *testing.T) {
 	require.Equal(t, [][]task.ID{ids[:1], ids[1:]}, store.Column(claimed, claimedIDs))
 	require.Equal(t, 3, db.Count(t, `select count(*) from send_logs`), "claimed once")
 	db.MustSubmit(t, storetest.Submission())
-	next := db.MustClaim(t, "app", 1)[0].ClaimID
+	next := db.ClaimAs(t, "app", 1)[0].ClaimID
 	require.Equal(t, claimed[0][0].ClaimID+tasks.ClaimBlock, next, "the rest of the block is discarded: a new primary may return the same block")
 }
 
@@ -76,13 +76,13 @@ func TestLostClaimIsLookedUpAfterItsStatementEnds(t *testing.T) {
 	db, observer := storetest.OpenAt(t, proxy.URL(), func(c *stores.Config) { c.MaxConns = 1 }), storetest.OpenAt(t, url)
 	for _, limit := range []int{2, 11} { // a claim that may share a statement with others, and a claim above sharedLimit
 		db.MustSubmit(t, storetest.Submission())
-		db.MustClaim(t, "app", limit) // prepares the statement: once the table is locked, preparing would wait
+		db.ClaimAs(t, "app", limit) // prepares the statement: once the table is locked, preparing would wait
 		submitMany(t, db, 2)
 		release := observer.HoldLock(t, `lock table send_logs in exclusive mode`)
 		claimed := make(chan []tasks.Claimed, 1)
 		go func() {
 			defer close(claimed)
-			claimed <- db.MustClaim(t, "app", limit)
+			claimed <- db.ClaimAs(t, "app", limit)
 		}()
 		awaitLockWait := func(kind string) {
 			t.Helper()

@@ -21,7 +21,7 @@ func TestClaimRemovesBodilessTasks(t *testing.T) {
 		db.MustSubmit(t, withBody)
 		db.Exec(t, `insert into task_live (id, state, priority, max_retries, on_unknown, queue, caller_id)
 			select ('00000000-0000-7000-8000-' || lpad(g::text, 12, '0'))::uuid, 1, 0, 0, 0, 'default', 0 from generate_series(1, 3000) g`)
-		claimed := db.MustClaim(t, "app", 1)
+		claimed := db.ClaimAs(t, "app", 1)
 		require.Len(t, claimed, 1)
 		require.Equal(t, withBody.ID, claimed[0].ID)
 		require.Equal(t, 1, db.Count(t, `select count(*) from task_live`))
@@ -119,7 +119,7 @@ func TestUnmarkedTaskIsNotMarkedAfterItExpired(t *testing.T) {
 	db := storetest.Open(t)
 	marked, unmarked := storetest.Submission(), storetest.Submission()
 	db.MustSubmit(t, marked, unmarked)
-	require.Len(t, db.MustClaim(t, "app", 2), 2)
+	require.Len(t, db.ClaimAs(t, "app", 2), 2)
 	mark := func(s *tasks.Submission) error {
 		_, err := db.Tasks.Extend(t.Context(), tasks.Extension{TaskID: s.ID, AppID: "app", Lease: time.Minute, Sending: true}, nil)
 		return err

@@ -41,7 +41,7 @@ func TestListReturnsMatchingTasksNewestFirst(t *testing.T) {
 	for _, s := range []*tasks.Submission{scheduled, bulk, phone, theirs, rejected, sent, processing} {
 		db.MustSubmit(t, s)
 	}
-	for i, c := range db.MustClaim(t, "app", 3) {
+	for i, c := range db.ClaimAs(t, "app", 3) {
 		outcomes := []task.Outcome{task.SentFailed, task.SentOK}
 		if i < len(outcomes) {
 			db.MustReport(t, task.Report{TaskID: c.ID, AppID: "app", Outcome: outcomes[i]})
@@ -203,7 +203,7 @@ func TestTimelineMergesAllLogsInOrder(t *testing.T) {
 	s := storetest.Submission(storetest.Keyed("k", "hello"), func(s *tasks.Submission) { s.SourceIP, s.UserAgent = "192.0.2.7", "curl" })
 	db.MustSubmit(t, s)
 	require.True(t, db.MustSubmit(t, storetest.Submission(storetest.Keyed("k", "hello")))[0].Replayed)
-	claimed := db.MustClaim(t, "app", 1)[0]
+	claimed := db.ClaimAs(t, "app", 1)[0]
 	db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", ClaimID: claimed.ClaimID, Outcome: task.SentFailed, Message: "no signal", ErrorCode: "E1"})
 	_, err := db.Tasks.RetryFailed(t.Context(), s.ID, store.Operator{Name: "tester", RequestID: "r", Reason: "the tower is back"})
 	require.NoError(t, err)

@@ -42,13 +42,13 @@ func TestReportWithLostResponseIsNotAppliedToNextClaim(t *testing.T) {
 			s := storetest.Submission()
 			db.MustSubmit(t, s)
 			r := task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentFailed, ShouldRetry: true}
-			if first := direct.MustClaim(t, "app", 1)[0]; withID {
+			if first := direct.ClaimAs(t, "app", 1)[0]; withID {
 				r.ClaimID = first.ClaimID
 			}
 			lost := proxy.LoseResponse(sandbox.Containing("update task_live"))
 			returned := reportAsync(db, r)
 			<-lost
-			second := direct.MustClaim(t, "app", 1)
+			second := direct.ClaimAs(t, "app", 1)
 			require.Equal(t, task.Applied, (<-returned).Verdict)
 			stored := direct.MustTask(t, s.ID)
 			require.Equal(t, int16(1), stored.RetryCount)
@@ -99,7 +99,7 @@ func TestReportLostInFailoverIsAppliedAgain(t *testing.T) {
 	var claim tasks.Claimed
 	url, proxy, failOver := newFailover(t, func(db *storetest.DB) {
 		db.MustSubmit(t, s)
-		claim = db.MustClaim(t, "app", 1)[0]
+		claim = db.ClaimAs(t, "app", 1)[0]
 	})
 	db := storetest.OpenAt(t, proxy.URL())
 	lost := proxy.LoseResponse(sandbox.Containing("insert into report_logs"))
@@ -119,11 +119,11 @@ func TestClaimLostInFailoverTakesNoTaskOfAnotherApp(t *testing.T) {
 	claimed := make(chan []tasks.Claimed, 1)
 	go func() {
 		defer close(claimed)
-		claimed <- db.MustClaim(t, "app", 1)
+		claimed <- db.ClaimAs(t, "app", 1)
 	}()
 	<-lost
 	failOver()
-	others := storetest.OpenAt(t, url).MustClaim(t, "other", 1)
+	others := storetest.OpenAt(t, url).ClaimAs(t, "other", 1)
 	proxy.Restore()
 	ours := <-claimed
 	require.Len(t, ours, 1)
@@ -167,7 +167,7 @@ func TestPoolerWithoutServerFailsAtOnce(t *testing.T) {
 	db := storetest.OpenAt(t, sandbox.NewPgBouncerTo(t, proxy.URL()).URL(config.Database), func(c *stores.Config) { c.Pooler = true })
 	s := storetest.Submission()
 	db.MustSubmit(t, s)
-	require.Len(t, db.MustClaim(t, "app", 1), 1)
+	require.Len(t, db.ClaimAs(t, "app", 1), 1)
 	proxy.Cut()
 	require.Eventually(t, func() bool { // PgBouncer has no server connection left
 		_, err := db.Tasks.ByID(t.Context(), s.ID)
@@ -317,7 +317,7 @@ func TestLockedTasksFailOnlyTheirReports(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	submitMany(t, db, 9)
-	claimed := db.MustClaim(t, "app", 9)
+	claimed := db.ClaimAs(t, "app", 9)
 	locked := store.Column(claimed[:8], func(c tasks.Claimed) task.ID { return c.ID })
 	db.HoldLock(t, `select from task_live where id = any($1) for update`, locked)
 	outs, errs := db.Tasks.Report(store.Column(claimed, func(c tasks.Claimed) *tasks.Report {
@@ -335,7 +335,7 @@ func TestReportDuringManualRetryFindsItsTask(t *testing.T) {
 	db := storetest.Open(t)
 	s := storetest.Submission(func(s *tasks.Submission) { s.OnUnknown = task.Fail })
 	db.MustSubmit(t, s)
-	c := db.MustClaim(t, "app", 1)[0]
+	c := db.ClaimAs(t, "app", 1)[0]
 	db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentUnknown})
 	commitRetry := db.HoldLock(t, `with d as (delete from task_done where id = $1 returning *)
 		insert into task_live (id, state, priority, max_retries, on_unknown, queue, claim_id, app_id, ended)
@@ -428,7 +428,7 @@ func TestTasksOfLostClaimAreReleased(t *testing.T) {
 	proxy.Resume()
 	require.Equal(t, 9, <-pending)
 	require.Equal(t, 2, claimedRows())
-	for _, c := range direct.MustClaim(t, "other", 10) {
+	for _, c := range direct.ClaimAs(t, "other", 10) {
 		require.Zero(t, c.RetryCount, "no retry is used up")
 	}
 }

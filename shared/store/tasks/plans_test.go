@@ -134,7 +134,7 @@ func TestReportsOfFlushAreReadOnceForAllTasks(t *testing.T) {
 	db, hot := storetest.OpenAt(t, url), storetest.ConnectWithSettingsOf(t, url, sandbox.Roles.Hot)
 	const n = 100
 	submitMany(t, db, n)
-	claimed := db.MustClaim(t, "app", n)
+	claimed := db.ClaimAs(t, "app", n)
 	require.Len(t, claimed, n)
 	requireOnce := func(names ...string) {
 		t.Helper()

@@ -40,9 +40,9 @@ func TestPausedQueueReturnsNothingUntilResumed(t *testing.T) {
 	db := storetest.Open(t)
 	other := storetest.Submission(storetest.InQueue("验证码"))
 	db.MustSubmit(t, storetest.Submission(), storetest.Submission(), other)
-	claimed := db.MustClaim(t, "app", 1)
+	claimed := db.ClaimAs(t, "app", 1)
 	mustPause(t, db, task.DefaultQueue, time.Time{})
-	require.Empty(t, db.MustClaim(t, "app", 10))
+	require.Empty(t, db.ClaimAs(t, "app", 10))
 	require.Len(t, db.Claim(t, storetest.FromQueue("验证码")), 1, "other queues are not paused")
 	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: claimed[0].ID, AppID: "app", ClaimID: claimed[0].ClaimID, Outcome: task.SentOK}).Verdict)
 	require.Len(t, db.MustSubmit(t, storetest.Submission()), 1, "tasks are accepted")
@@ -58,7 +58,7 @@ func TestPausedQueueReturnsNothingUntilResumed(t *testing.T) {
 	p, err := db.Tasks.ResumeQueue(t.Context(), task.DefaultQueue, by)
 	require.NoError(t, err)
 	require.Equal(t, 2, p.PendingTasks)
-	require.Len(t, db.MustClaim(t, "app", 10), 2)
+	require.Len(t, db.ClaimAs(t, "app", 10), 2)
 	_, err = db.Tasks.ResumeQueue(t.Context(), task.DefaultQueue, by)
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 
@@ -111,7 +111,7 @@ func TestSweepReturnsPendingOfEndedPause(t *testing.T) {
 	}
 	require.Equal(t, tasks.PendingByQueue{task.DefaultQueue: 2, "empty": 0}, sum, "only one of the sweeps returns the queue")
 	require.Zero(t, db.Count(t, `select count(*) from queue_pauses`))
-	require.Len(t, db.MustClaim(t, "app", 10), 2)
+	require.Len(t, db.ClaimAs(t, "app", 10), 2)
 }
 
 func TestClaimReturnsPendingOfEndedPause(t *testing.T) {
@@ -126,7 +126,7 @@ func TestClaimReturnsPendingOfEndedPause(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, claimed)
 	require.Equal(t, tasks.PendingByQueue{"other": 1}, pending)
-	require.Empty(t, db.MustClaim(t, "app", 10))
+	require.Empty(t, db.ClaimAs(t, "app", 10))
 }
 
 func TestAutomaticPauseReplacesNoManualOrLongerPause(t *testing.T) {
@@ -196,13 +196,13 @@ func TestClaimAboveMarksChecksThePause(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.MustSubmit(t, storetest.Submission(), storetest.Submission())
-	db.MustClaim(t, "app", 1)
+	db.ClaimAs(t, "app", 1)
 	db.Tasks.UseMarks(task.DefaultQueue)
 	mustPause(t, db, task.DefaultQueue, time.Time{})
-	require.Empty(t, db.MustClaim(t, "app", 1))
+	require.Empty(t, db.ClaimAs(t, "app", 1))
 	_, err := db.Tasks.ResumeQueue(t.Context(), task.DefaultQueue, storetest.Tester)
 	require.NoError(t, err)
-	require.Len(t, db.MustClaim(t, "app", 1), 1)
+	require.Len(t, db.ClaimAs(t, "app", 1), 1)
 }
 
 // A claim that begins after the pause returns nothing, even while claims that began earlier are running.
@@ -233,14 +233,14 @@ func TestClaimAfterPauseReturnsNothing(t *testing.T) {
 		<-claiming
 	}
 	mustPause(t, instances[0], task.DefaultQueue, time.Time{})
-	require.Empty(t, instances[1].MustClaim(t, "after", 10))
+	require.Empty(t, instances[1].ClaimAs(t, "after", 10))
 	close(stop)
 	claimers.Wait()
 	pending := instances[0].Count(t, `select count(*) from task_live where state = 1`)
-	require.Empty(t, instances[0].MustClaim(t, "after", 10))
+	require.Empty(t, instances[0].ClaimAs(t, "after", 10))
 	_, err := instances[1].Tasks.ResumeQueue(t.Context(), task.DefaultQueue, storetest.Tester)
 	require.NoError(t, err)
-	require.Len(t, instances[0].MustClaim(t, "after", 400), pending, "each remaining task once")
+	require.Len(t, instances[0].ClaimAs(t, "after", 400), pending, "each remaining task once")
 }
 
 func TestQueuesHavePausesAndCounts(t *testing.T) {
@@ -255,7 +255,7 @@ func TestQueuesHavePausesAndCounts(t *testing.T) {
 	require.Empty(t, queues)
 	require.False(t, more)
 	db.MustSubmit(t, storetest.Submission(), storetest.Submission(), storetest.Submission(func(s *tasks.Submission) { s.Queue, s.SendAt = "b", time.Now().Add(time.Hour) }))
-	db.MustClaim(t, "app", 1)
+	db.ClaimAs(t, "app", 1)
 	mustPause(t, db, "b", time.Now().Add(time.Hour))
 	mustPause(t, db, "a", time.Time{})
 	mustPause(t, db, "ended", time.Now().Add(time.Hour))

@@ -31,7 +31,7 @@ func TestSearchIgnoresTasksOfOtherQueues(t *testing.T) {
 	require.True(t, complete)
 	require.Equal(t, own[:1], found)
 
-	claimed := db.MustClaim(t, "app", 1)[0]
+	claimed := db.ClaimAs(t, "app", 1)[0]
 	for queue, want := range map[string][]task.ID{task.DefaultQueue: {claimed.ID}, "secret": {}} {
 		found, _, err = db.Tasks.Find(t.Context(), tasks.Search{ClaimID: claimed.ClaimID, Queues: []string{queue}})
 		require.NoError(t, err)

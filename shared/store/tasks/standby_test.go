@@ -69,7 +69,7 @@ func TestMarkWaitsForStandbyAfterACancelledWait(t *testing.T) {
 	url, loseStandby, restore := startPostgres(t)
 	db, observer := storetest.OpenAt(t, url), storetest.ConnectAsOwner(t, url)
 	db.MustSubmit(t, storetest.Submission())
-	claimed := db.MustClaim(t, "app", 1)[0]
+	claimed := db.ClaimAs(t, "app", 1)[0]
 	loseStandby()
 	returned := make(chan error, 1)
 	go func() {
@@ -91,7 +91,7 @@ func TestResponseWaitsForStandby(t *testing.T) {
 	for range 3 {
 		db.MustSubmit(t, storetest.Submission())
 	}
-	reported := db.MustClaim(t, "app", 1)[0]
+	reported := db.ClaimAs(t, "app", 1)[0]
 	sent, accepted := storetest.Message("sent"), storetest.Message("accepted")
 	accepted.AcceptSeq, accepted.AcceptedAt = 1, time.Now()
 	db.MustSave(t, sent)

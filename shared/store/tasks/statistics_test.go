@@ -24,7 +24,7 @@ func TestStatisticsCountEachStateByQueue(t *testing.T) {
 	db := storetest.Open(t)
 	later := func(s *tasks.Submission) { s.SendAt = time.Now().Add(time.Hour) }
 	db.MustSubmit(t, storetest.Submission(), storetest.Submission(), storetest.Submission(), storetest.Submission(), storetest.Submission(), storetest.Submission(later), storetest.Submission(storetest.InQueue("bulk")))
-	claimed := db.MustClaim(t, "app", 4)
+	claimed := db.ClaimAs(t, "app", 4)
 	for i, report := range []task.Report{
 		{Outcome: task.SentOK},
 		{Outcome: task.SentFailed},
@@ -56,7 +56,7 @@ func TestStatisticsCountSubscribeMessagesSeparately(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	db.MustSubmit(t, storetest.Submission(), storetest.Submission())
-	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: db.MustClaim(t, "app", 1)[0].ID, AppID: "app", Outcome: task.SentOK}).Verdict)
+	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: db.ClaimAs(t, "app", 1)[0].ID, AppID: "app", Outcome: task.SentOK}).Verdict)
 	out := db.MustSubscribe(t, storetest.Booking(1, `{}`))
 	db.ClaimAndReport(t, task.Report{Outcome: task.SentFailed})
 	db.MustSubscribe(t, storetest.Booking(2, `{}`))

@@ -25,7 +25,7 @@ func TestRepeatWithOneKeyIsReplayed(t *testing.T) {
 	again := db.MustSubmit(t, storetest.Submission(storetest.Keyed("k", "a")))[0]
 	require.Equal(t, tasks.Submitted{ID: first.ID, State: task.Pending, Text: "a", Replayed: true}, again)
 
-	claimed := db.MustClaim(t, "app", 10)
+	claimed := db.ClaimAs(t, "app", 10)
 	require.Len(t, claimed, 1)
 	db.MustReport(t, task.Report{TaskID: first.ID, AppID: "app", Outcome: task.SentOK})
 	require.Equal(t, task.Succeeded, db.MustSubmit(t, storetest.Submission(storetest.Keyed("k", "a")))[0].State, "a replay has the present state")
@@ -342,7 +342,7 @@ func TestMissingLogPartitionIsCreated(t *testing.T) {
 	dropLogPartitions(t, db)
 	db.MustSubmit(t, s, cancelled)
 	dropLogPartitions(t, db)
-	require.Len(t, db.MustClaim(t, "app", 1), 1)
+	require.Len(t, db.ClaimAs(t, "app", 1), 1)
 	dropLogPartitions(t, db)
 	require.Equal(t, task.Applied, db.MustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK}).Verdict)
 	dropLogPartitions(t, db)
@@ -362,7 +362,7 @@ func TestScheduledTaskWaitsAndExpiredTaskFails(t *testing.T) {
 	require.Equal(t, task.Pending, outs[1].State)
 	require.WithinDuration(t, laterWithTTL.SendAt.Add(time.Minute), db.MustTask(t, laterWithTTL.ID).ExpiresAt, time.Second, "a ttl counts from the send time")
 	require.Eventually(t, func() bool { return time.Now().After(db.MustTask(t, expiring.ID).ExpiresAt) }, time.Second, 10*time.Millisecond)
-	require.Empty(t, db.MustClaim(t, "app", 10))
+	require.Empty(t, db.ClaimAs(t, "app", 10))
 	stored := db.MustTask(t, expiring.ID)
 	require.Equal(t, task.Failed, stored.State, "the claim processed the due tasks, and this one has expired")
 	require.Equal(t, task.Expired, stored.Reason)

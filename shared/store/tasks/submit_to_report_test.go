@@ -29,12 +29,12 @@ func testTaskFromSubmitToReport(t *testing.T, db *storetest.DB) {
 	out := db.MustSubmit(t, s)[0]
 	require.Equal(t, tasks.Submitted{ID: s.ID, State: task.Pending, Text: "hello"}, out)
 
-	claimed := db.MustClaim(t, "app", 10)
+	claimed := db.ClaimAs(t, "app", 10)
 	require.Len(t, claimed, 1)
 	require.Equal(t, s.ID, claimed[0].ID)
 	require.Equal(t, "13800138000", claimed[0].Phone)
 	require.Equal(t, "hello", claimed[0].Content)
-	require.Empty(t, db.MustClaim(t, "other", 10), "a claimed task is not claimed again")
+	require.Empty(t, db.ClaimAs(t, "other", 10), "a claimed task is not claimed again")
 
 	r := task.Report{TaskID: s.ID, AppID: "app", ClaimID: claimed[0].ClaimID, Outcome: task.SentOK}
 	require.Equal(t, task.Applied, db.MustReport(t, r).Verdict)

@@ -21,7 +21,7 @@ func TestConcurrentlyChangedTaskIsFound(t *testing.T) {
 	for range 30 {
 		one.MustSubmit(t, storetest.Submission(func(s *tasks.Submission) { s.MaxRetries = 0 }))
 	}
-	claimed := one.MustClaim(t, "app", 30)
+	claimed := one.ClaimAs(t, "app", 30)
 	for _, c := range claimed {
 		one.MustReport(t, task.Report{TaskID: c.ID, AppID: "app", Outcome: task.SentFailed})
 	}
@@ -58,7 +58,7 @@ func TestTaskWithoutStateIsNotFound(t *testing.T) {
 	db := storetest.Open(t)
 	damaged, neighbour := storetest.Submission(), storetest.Submission()
 	db.MustSubmit(t, damaged, neighbour)
-	db.MustClaim(t, "app", 2)
+	db.ClaimAs(t, "app", 2)
 	db.Exec(t, `delete from task_live where id = $1`, damaged.ID)
 
 	unknown := task.NewID()
