@@ -57,4 +57,9 @@ func TestWebSocketReachesProcess(t *testing.T) {
 	require.NoError(t, p.Signal(syscall.SIGTERM))
 	_, err = second.Next(within(t, time.Minute))
 	require.Equal(t, websocket.StatusGoingAway, websocket.CloseStatus(err), "%v", err)
+	select {
+	case <-p.Exited(): // a second SIGTERM, of the cleanup, would end `make run` before Postgres
+	case <-time.After(time.Minute):
+		require.Fail(t, "make run has not ended")
+	}
 }

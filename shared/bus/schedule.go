@@ -22,7 +22,7 @@ const (
 	// hour, a day and scheduleHorizon, and 10 that have just passed.
 	scheduleLimit = 60 + 360 + 1440 + 31*24 + 10
 
-	wakeTimeout   = 5 * time.Second // of publishing one message or schedule to WAKE
+	wakeTimeout       = 5 * time.Second // of publishing one message or schedule to WAKE
 	scheduleCacheSize = 10_000          // schedules that a process remembers
 	scheduleCacheTime = 5 * time.Minute // how long a published schedule is assumed to exist at most
 )
