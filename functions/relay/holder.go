@@ -44,7 +44,7 @@ func (h *holder) held(ctx context.Context, env *fn.Env) messages.Held {
 	h.next = time.Now().Add(holdEvery)
 	if err != nil {
 		if unlogged, logNow := h.failures.Next(); logNow {
-			env.Log.Warn("unknown who fills a stream", "function", "relay", "error", err, "unlogged", unlogged)
+			env.Log.Warn("cannot read which callers fill a stream; the last result is used", "function", "relay", "error", err, "unlogged", unlogged)
 		}
 		return h.last
 	}

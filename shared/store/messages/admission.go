@@ -15,8 +15,8 @@ import (
 
 // countMessagesSQL counts the waiting messages of the callers of an account (see Caller.Account), at most $2
 // rows of each caller in each of three indexes. It also returns a sequence number of the stream of accepted
-// messages, the highest that is saved or checked: the quota assumes that no message up to it is still to be saved. The bytes of a message to a stream count once
-// for each send, because the stream stores a copy each time.
+// messages, the highest that is saved or checked: the quota assumes that no message up to it is still to be saved. The bytes
+// of a message to a stream count once for each send, because the stream stores a copy each time.
 const countMessagesSQL = `
 with c as materialized (
     select $1::bigint as id union select id from callers where account_id = $1
